@@ -1,0 +1,1 @@
+"""Minimal protocol buffer messages for HLO modules."""
