@@ -1,0 +1,1 @@
+"""Models and measurements; not installed with the package."""

@@ -1,0 +1,68 @@
+"""Real train steps, to plan and to measure.
+
+    step = build("resnet50", batch=32)
+    lowered = jax.jit(step.function, **step.jit_kwargs).lower(*step.args)
+
+Sizes: `full` is the published model; `small` takes a fraction of a second a
+step on a CPU; `tiny` compiles in a few seconds, for unit tests.
+"""
+
+from collections.abc import Callable
+
+from benchmarks.zoo import language, vision
+from benchmarks.zoo.training import Step, concrete
+
+__all__ = ["MODELS", "PUBLISHED_PARAMS", "SIZES", "Step", "build", "concrete"]
+
+SIZES = ("full", "small", "tiny")
+
+# A builder takes the batch size and one of `SIZES`.
+MODELS: dict[str, Callable[[int, str], Step]] = {
+  "alexnet": vision.alexnet,
+  "gpt2_small": language.gpt2_small,
+  "resnet50": vision.resnet50,
+  "scan_transformer": language.scan_transformer,
+  "vgg16": vision.vgg16,
+  "vit_b16": vision.vit_b16,
+  "wmt_transformer": language.wmt_transformer,
+}
+
+PUBLISHED_PARAMS: dict[str, int] = {
+  # torchvision.models, `num_params` of the IMAGENET1K_V1 weights.
+  "alexnet": 61_100_840,
+  "resnet50": 25_557_032,
+  "vgg16": 138_357_544,
+  "vit_b16": 86_567_656,
+  # The released checkpoint "gpt2" (124M), its output tied to its embedding.
+  "gpt2_small": 124_439_808,
+  "scan_transformer": 124_439_808,
+  # Vaswani et al., 2017, table 3, rounds it to 65 million. By term: the shared
+  # embedding, 6 encoder and 6 decoder layers, with biases.
+  "wmt_transformer": 37_000 * 512 + 6 * 3_152_384 + 6 * 4_204_032,
+}
+
+
+def build(name: str, batch: int, *, size: str = "full") -> Step:
+  """Builds the train step of a model.
+
+  Args:
+    name: A key of `MODELS`.
+    batch: Examples per step, positive.
+    size: One of `SIZES`.
+
+  Returns:
+    The step. Nothing is compiled and no parameter is allocated.
+
+  Raises:
+    ValueError: If the name, the batch or the size is not one of these.
+  """
+  if name not in MODELS:
+    raise ValueError(f"name must be one of {sorted(MODELS)}, got {name!r}.")
+  if size not in SIZES:
+    raise ValueError(f"size must be one of {SIZES}, got {size!r}.")
+  if batch < 1:
+    raise ValueError(f"batch must be positive, got {batch}.")
+  step = MODELS[name](batch, size)
+  if size == "full":
+    assert step.num_params == PUBLISHED_PARAMS[name], (name, step.num_params)
+  return step

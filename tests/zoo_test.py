@@ -1,0 +1,76 @@
+import math
+
+import jax
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from benchmarks import zoo
+
+
+def _shapes(tree):
+  return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+
+
+class BuildTest(parameterized.TestCase):
+  @parameterized.product(name=sorted(zoo.MODELS), batch=(1, 32))
+  def test_full_step_keeps_the_shapes_of_its_state(self, name, batch):
+    step = zoo.build(name, batch)
+    outputs = jax.eval_shape(step.function, *step.args)
+    self.assertEqual(step.num_params, zoo.PUBLISHED_PARAMS[name])
+    self.assertEqual(step.function.__name__, f"{name}_train_step")
+    self.assertEqual(_shapes(outputs[:2]), _shapes(step.args[:2]))
+    self.assertEqual(outputs[2].shape, ())
+    for leaf in step.args[2:]:
+      self.assertEqual(leaf.shape[0], batch)
+
+  @parameterized.product(name=sorted(zoo.MODELS), size=("small", "tiny"))
+  def test_scaled_step_keeps_the_shapes_of_its_state(self, name, size):
+    step = zoo.build(name, 2, size=size)
+    outputs = jax.eval_shape(step.function, *step.args)
+    self.assertEqual(_shapes(outputs[:2]), _shapes(step.args[:2]))
+    self.assertLess(step.num_params, zoo.PUBLISHED_PARAMS[name])
+
+  def test_every_model_has_a_published_count(self):
+    self.assertSameElements(zoo.MODELS, zoo.PUBLISHED_PARAMS)
+
+  @parameterized.parameters(
+    (("lenet", 1, "tiny"), "name must be one of"),
+    (("alexnet", 0, "tiny"), "batch must be positive, got 0"),
+    (("alexnet", 1, "huge"), "size must be one of"),
+  )
+  def test_build_names_what_is_wrong(self, arguments, message):
+    name, batch, size = arguments
+    with self.assertRaisesRegex(ValueError, message):
+      zoo.build(name, batch, size=size)
+
+
+class ConcreteTest(parameterized.TestCase):
+  def test_arrays_fit_the_step_and_follow_the_seed(self):
+    step = zoo.build("resnet50", 3, size="tiny")
+    args = zoo.concrete(step)
+    self.assertEqual(_shapes(args), _shapes(step.args))
+    jax.tree.map(np.testing.assert_array_equal, args, zoo.concrete(step))
+    other = zoo.concrete(step, seed=1)
+    self.assertFalse(np.array_equal(args[2], other[2]))
+
+  def test_integers_are_classes(self):
+    step = zoo.build("gpt2_small", 4, size="tiny")
+    for tokens in zoo.concrete(step)[2:]:
+      self.assertGreaterEqual(int(tokens.min()), 0)
+      self.assertLess(int(tokens.max()), step.num_classes)
+
+  @parameterized.parameters("gpt2_small", "resnet50")
+  def test_steps_lower_the_loss(self, name):
+    step = zoo.build(name, 2, size="tiny")
+    function = jax.jit(step.function, **step.jit_kwargs)
+    variables, opt_state, *batch = zoo.concrete(step)
+    losses = []
+    for _ in range(3):
+      variables, opt_state, loss = function(variables, opt_state, *batch)
+      losses.append(float(loss))
+    self.assertTrue(all(map(math.isfinite, losses)), losses)
+    self.assertEqual(losses, sorted(set(losses), reverse=True))
+
+
+if __name__ == "__main__":
+  absltest.main()
