@@ -1,0 +1,437 @@
+"""XLA's buffer assignment, predicted from a module and an order.
+
+The prediction follows XLA's own steps: live ranges on the flattened timeline;
+buffers by decreasing size into the allocations of donated parameters and
+outputs where their live ranges allow it; everything else onto one heap per
+memory space, sharing the place of an operand that dies where the output is
+defined.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+from jaxmem_hlo import aliasing, packing, schedule
+from jaxmem_hlo.buffers import BufferAnalysis, LogicalBuffer
+from jaxmem_hlo.dataflow import Value
+from jaxmem_hlo.module import Instruction, Module
+from jaxmem_hlo.schedule import LiveRange
+
+_ALIGNMENT_BYTES = {"cpu": 64, "cuda": 256}
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Allocation:
+  """One block of memory that XLA asks for.
+
+  Attributes:
+    kind: "parameter" (of the entry), "constant", "output" or "temp".
+    size_bytes: Its size.
+    memory_space: XLA's memory space.
+    parameter_number: Of a parameter allocation, else -1.
+    is_donated: Whether it is a parameter that becomes an output.
+    offsets: Value -> (offset, size) in bytes.
+  """
+
+  kind: str
+  size_bytes: int
+  memory_space: int = 0
+  parameter_number: int = -1
+  is_donated: bool = False
+  offsets: dict[Value, tuple[int, int]] = dataclasses.field(
+    default_factory=dict
+  )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assignment:
+  """A whole buffer assignment.
+
+  Attributes:
+    allocations: All of them; temporaries come last, one per memory space.
+    ranges: Live range of every value, in the order that was assigned.
+  """
+
+  allocations: tuple[Allocation, ...]
+  ranges: dict[Value, LiveRange]
+
+  @property
+  def temp_bytes(self) -> int:
+    """Bytes of temporaries, as memory_analysis reports them."""
+    return sum(
+      a.size_bytes
+      for a in self.allocations
+      if a.kind == "temp" and a.memory_space == 0
+    )
+
+
+class AssignmentModel:
+  """Predicts buffer assignments of one module.
+
+  Args:
+    module: A scheduled module.
+    platform: "cpu" or "cuda".
+  """
+
+  def __init__(self, module: Module, platform: str):
+    self.module = module
+    self.platform = platform
+    self.analysis = BufferAnalysis(module)
+    self._share = functools.cache(self._can_share)
+    self._post_order = _post_order(module)
+    self._num_thread_local = _num_thread_local(self.analysis)
+
+  def assign(
+    self, orders: Mapping[int, Sequence[int]] | None = None
+  ) -> Assignment:
+    """Predicts the assignment.
+
+    Args:
+      orders: Computation id -> instruction ids in execution order, where they
+        differ from the module's schedule.
+    """
+    timeline = schedule.Timeline(self.module, orders)
+    ranges = schedule.live_ranges(self.analysis, timeline)
+    allocations, heap = self._assign_fixed(ranges)
+    spaces: dict[int, list[LogicalBuffer]] = {}
+    for buffer in heap:
+      spaces.setdefault(buffer.memory_space, []).append(buffer)
+    for space in sorted(spaces):
+      allocations.append(
+        self._assign_heap(space, spaces[space], ranges, timeline.length)
+      )
+    return Assignment(tuple(self._combine_temps(allocations)), ranges)
+
+  # Buffers with an allocation of their own, and those that fit into one.
+
+  def _assign_fixed(
+    self, ranges: dict[Value, LiveRange]
+  ) -> tuple[list[Allocation], list[LogicalBuffer]]:
+    allocations: list[Allocation] = []
+    reusable: list[Allocation] = []
+    home: dict[Value, Allocation] = {}
+    heap: list[LogicalBuffer] = []
+    for buffer in sorted(self.analysis.buffers, key=self._assignment_order):
+      own = self._own_allocation(buffer)
+      if own is None:
+        own = self._reuse(buffer, reusable, home, ranges)
+      else:
+        allocations.append(own)
+        if own.is_donated:
+          reusable.append(own)
+      if own is None and buffer.values[0].is_tuple_table:
+        kind = "output" if buffer.is_live_out else "temp"
+        own = Allocation(kind, buffer.size_bytes, buffer.memory_space)
+        allocations.append(own)
+      if own is None and buffer.is_live_out:
+        own = Allocation("output", buffer.size_bytes, buffer.memory_space)
+        allocations.append(own)
+        reusable.append(own)
+      if own is None:
+        heap.append(buffer)
+        continue
+      for value in buffer.values:
+        own.offsets[value] = (0, buffer.size_bytes)
+        home[value] = own
+    return allocations, heap
+
+  def _assignment_order(self, buffer: LogicalBuffer) -> tuple[int, bool, int]:
+    first = min(self._post_order[v.instruction.id] for v in buffer.values)
+    return (-buffer.size_bytes, not buffer.is_live_out, first)
+
+  def _own_allocation(self, buffer: LogicalBuffer) -> Allocation | None:
+    for value in buffer.values:
+      instruction = value.instruction
+      if instruction.opcode == "constant":
+        return Allocation("constant", buffer.size_bytes, buffer.memory_space)
+      if (
+        instruction.opcode == "parameter"
+        and instruction.computation is self.module.entry
+      ):
+        return Allocation(
+          "parameter",
+          buffer.size_bytes,
+          buffer.memory_space,
+          parameter_number=instruction.proto.parameter_number,
+          is_donated=value in self.analysis.donated,
+        )
+    return None
+
+  def _reuse(
+    self,
+    buffer: LogicalBuffer,
+    reusable: list[Allocation],
+    home: dict[Value, Allocation],
+    ranges: dict[Value, LiveRange],
+  ) -> Allocation | None:
+    if buffer.values[0].is_tuple_table:
+      return None
+    candidates: list[Allocation] = []
+    for value in buffer.values:
+      if value.position.index:
+        continue
+      for operand in value.instruction.operands:
+        operand_value = self.analysis.dataflow.trees[operand].get(())
+        if operand_value in home and home[operand_value] in reusable:
+          candidates.append(home[operand_value])
+    candidates.extend(reversed(reusable))
+    for allocation in dict.fromkeys(candidates):
+      if self._fits(buffer, allocation, ranges):
+        return allocation
+    return None
+
+  def _fits(
+    self,
+    buffer: LogicalBuffer,
+    allocation: Allocation,
+    ranges: dict[Value, LiveRange],
+  ) -> bool:
+    size = buffer.size_bytes
+    if (
+      buffer.memory_space != allocation.memory_space
+      or size > allocation.size_bytes
+      or (buffer.is_live_out and size != allocation.size_bytes)
+    ):
+      return False
+    return not any(
+      self._interferes(new, placed, ranges)
+      for placed in allocation.offsets
+      for new in buffer.values
+    )
+
+  def _interferes(
+    self, new: Value, placed: Value, ranges: dict[Value, LiveRange]
+  ) -> bool:
+    a, b = ranges[new], ranges[placed]
+    if a.start <= b.end and b.start <= a.end:
+      if a.end == b.start:
+        if not self._shares_at_end(placed, a):
+          return True
+      elif b.end == a.start:
+        if not self._shares_at_end(new, b):
+          return True
+      else:
+        return True
+    instruction = new.instruction
+    return instruction.opcode == "copy" and any(
+      p.instruction.id in instruction.operands for p in placed.positions
+    )
+
+  def _shares_at_end(self, user: Value, operand: LiveRange) -> bool:
+    last = operand.last
+    return last.instruction.id in user.instruction.operands and self._share(
+      last.instruction, last.index, user.instruction, user.position.index
+    )
+
+  def _can_share(
+    self,
+    operand: Instruction,
+    operand_index: tuple[int, ...],
+    user: Instruction,
+    user_index: tuple[int, ...],
+  ) -> bool:
+    return aliasing.can_share(
+      self.module, self.platform, operand, operand_index, user, user_index
+    )
+
+  # The heap of temporaries.
+
+  def _assign_heap(
+    self,
+    memory_space: int,
+    buffers: list[LogicalBuffer],
+    ranges: dict[Value, LiveRange],
+    length: int,
+  ) -> Allocation:
+    heap = _HeapTrace(self, buffers, ranges, length)
+    blocks = heap.blocks()
+    height, offsets = packing.pack(blocks, _ALIGNMENT_BYTES[self.platform])
+    allocation = Allocation("temp", height, memory_space)
+    by_key = {b.key: o for b, o in zip(blocks, offsets, strict=True)}
+    for value, leader in heap.leader.items():
+      allocation.offsets[value] = (by_key.get(leader.id, 0), heap.size[leader])
+    return allocation
+
+  def _combine_temps(self, allocations: list[Allocation]) -> list[Allocation]:
+    """Lays all temporaries of a memory space end to end in one allocation."""
+    length = len(allocations)
+    is_temp = [a.kind == "temp" for a in allocations]
+    is_temp += [False] * self._num_thread_local
+    indices = _unstable_partition(is_temp)
+    combined: dict[int, Allocation] = {}
+    for index in indices:
+      part = allocations[index]
+      whole = combined.setdefault(part.memory_space, part)
+      if whole is part:
+        continue
+      base = packing.round_up(whole.size_bytes, _ALIGNMENT_BYTES[self.platform])
+      whole.size_bytes = base + part.size_bytes
+      for value, (offset, size) in part.offsets.items():
+        whole.offsets[value] = (base + offset, size)
+    fixed = [allocations[i] for i in range(length) if not is_temp[i]]
+    return [*fixed, *combined.values()]
+
+  def shares_place(self, operand: Value, user: Value) -> bool:
+    """Whether the heap may place `user` on top of a dying `operand`."""
+    return operand.instruction.id in user.instruction.operands and self._share(
+      operand.instruction,
+      operand.position.index,
+      user.instruction,
+      user.position.index,
+    )
+
+
+class _HeapTrace:
+  """Replays definitions and deaths in time order, as XLA's simulator does.
+
+  Time on the heap counts events, not instructions.
+
+  Attributes:
+    leader: Value -> the value whose place it takes (itself, if its own).
+    size: Leader -> bytes.
+  """
+
+  def __init__(
+    self,
+    model: AssignmentModel,
+    buffers: list[LogicalBuffer],
+    ranges: dict[Value, LiveRange],
+    length: int,
+  ):
+    self._model = model
+    self._analysis = model.analysis
+    values = [v for b in buffers for v in b.values]
+    self._members = set(values)
+    self._ends = {v: ranges[v].end for v in values}
+    values.sort(key=lambda v: (ranges[v].start, ranges[v].end, v.id))
+    self._defined: list[list[Value]] = [[] for _ in range(length + 1)]
+    self._freed: list[list[Value]] = [[] for _ in range(length + 1)]
+    for value in values:
+      self._defined[ranges[value].start].append(value)
+      self._freed[ranges[value].end].append(value)
+    self.leader: dict[Value, Value] = {}
+    self.size: dict[Value, int] = {}
+    self._first: dict[LogicalBuffer, Value] = {}
+    self._start: dict[Value, int] = {}
+    self._end: dict[Value, int] = {}
+    self._clock = 0
+    self._replay()
+
+  def blocks(self) -> list[packing.Block]:
+    """Returns what has to be placed, keyed by the leader's id."""
+    times: dict[Value, list[tuple[int, int]]] = {}
+    for value, leader in self.leader.items():
+      span = (self._start[value], self._end[value])
+      if value is leader:
+        times.setdefault(leader, []).insert(0, span)
+      else:
+        times.setdefault(leader, []).append(span)
+    return [
+      packing.Block(leader.id, self.size[leader], spans)
+      for leader, spans in times.items()
+      if self.size[leader] > 0
+    ]
+
+  def _tick(self) -> int:
+    self._clock += 1
+    return self._clock - 1
+
+  def _replay(self) -> None:
+    for time in range(len(self._defined)):
+      for value in self._defined[time]:
+        self._define(value, time)
+      for value in self._freed[time]:
+        self._free(value)
+
+  def _define(self, value: Value, time: int) -> None:
+    buffer = self._analysis.buffer_of(value)
+    if buffer in self._first:
+      self._share(value, self._first[buffer])
+      return
+    operand = self._dying_operand(value, buffer, time)
+    if operand is not None:
+      self._free(operand)
+      self._freed[time].remove(operand)
+      self._share(value, operand)
+      return
+    self._first[buffer] = value
+    self.leader[value] = value
+    self.size[value] = buffer.size_bytes
+    self._start[value] = self._tick() if buffer.size_bytes else 0
+
+  def _share(self, value: Value, other: Value) -> None:
+    leader = self.leader[other]
+    self.leader[value] = leader
+    self._start[value] = self._tick() if self.size[leader] else 0
+
+  def _free(self, value: Value) -> None:
+    self._end[value] = self._tick() if self.size[self.leader[value]] else 0
+
+  def _dying_operand(
+    self, value: Value, buffer: LogicalBuffer, time: int
+  ) -> Value | None:
+    if len(buffer.values) > 1:
+      return None
+    trees = self._analysis.dataflow.trees
+    for operand in value.instruction.operands:
+      for candidate in trees[operand].values():
+        if (
+          candidate in self._members
+          and self._ends[candidate] == time
+          and len(self._analysis.buffer_of(candidate).values) == 1
+          and candidate in self._freed[time]
+          and self._model.shares_place(candidate, value)
+        ):
+          return candidate
+    return None
+
+
+def _post_order(module: Module) -> dict[int, int]:
+  """Positions with callers before callees, operands before users."""
+  positions: dict[int, int] = {}
+  for computation in reversed(module.computations):
+    for instruction in computation.instructions:
+      positions[instruction.id] = len(positions)
+  return positions
+
+
+def _num_thread_local(analysis: BufferAnalysis) -> int:
+  """Allocations of the computations that run once per element."""
+  sequential = {c.id for c in analysis.dataflow.computations}
+  return sum(
+    len(computation.instructions)
+    for computation in analysis.module.computations
+    if computation.id not in sequential and not computation.is_fusion
+  )
+
+
+def _unstable_partition(marks: list[bool]) -> list[int]:
+  """Returns where marked items end up when they are moved to the back.
+
+  XLA moves temporaries behind all other allocations with std::partition,
+  which swaps from both ends; the order they are left in decides how their
+  alignment gaps add up.
+
+  Args:
+    marks: Which items are to be moved.
+
+  Returns:
+    Indices of the marked items in their order after the move.
+  """
+  items = list(range(len(marks)))
+  first, last = 0, len(items)
+  while True:
+    while first != last and not marks[items[first]]:
+      first += 1
+    if first == last:
+      break
+    last -= 1
+    while first != last and marks[items[last]]:
+      last -= 1
+    if first == last:
+      break
+    items[first], items[last] = items[last], items[first]
+    first += 1
+  return items[first:]

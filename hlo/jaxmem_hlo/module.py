@@ -1,0 +1,215 @@
+"""Reads and edits a serialized HloModuleProto.
+
+The messages are a minimal copy of XLA's (`proto/hlo.proto`); all fields that
+are not named there survive a round trip as unknown fields. Instruction ids
+are unique in a module: XLA builds them from the computation's id and a local
+number.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from jaxmem_hlo.proto import hlo_pb2
+
+
+class Instruction:
+  """One HLO instruction: a read-only view with the hot fields unpacked.
+
+  Attributes:
+    proto: The message itself.
+    id: Unique in the module.
+    opcode: For example "fusion" or "dynamic-update-slice".
+    operands: Ids of the operands, in order, with repetitions.
+    computation: The computation that holds the instruction.
+  """
+
+  __slots__ = ("computation", "id", "opcode", "operands", "proto", "shape")
+
+  def __init__(self, proto: hlo_pb2.Instruction, computation: Computation):
+    self.proto = proto
+    self.computation = computation
+    self.id: int = proto.id
+    self.opcode: str = proto.opcode
+    self.operands: tuple[int, ...] = tuple(proto.operand_ids)
+    self.shape: hlo_pb2.Shape = proto.shape
+
+  @property
+  def name(self) -> str:
+    """The instruction's name, unique in the module."""
+    return self.proto.name
+
+  @property
+  def control_predecessors(self) -> tuple[int, ...]:
+    """Ids of the instructions that must run before this one."""
+    return tuple(self.proto.control_predecessor_ids)
+
+  @property
+  def callees(self) -> tuple[int, ...]:
+    """Ids of the called computations, in the proto's order."""
+    return tuple(self.proto.called_computation_ids)
+
+  def __repr__(self) -> str:
+    return f"<{self.opcode} {self.name}>"
+
+
+class Computation:
+  """One HLO computation.
+
+  Attributes:
+    proto: The message itself.
+    id: Unique in the module.
+    name: Its name.
+    instructions: All instructions in XLA's post order.
+    by_id: The same, by instruction id.
+    root: The instruction whose value the computation returns.
+  """
+
+  def __init__(self, proto: hlo_pb2.Computation):
+    self.proto = proto
+    self.id: int = proto.id
+    self.name: str = proto.name
+    self.instructions = [Instruction(i, self) for i in proto.instructions]
+    self.by_id = {i.id: i for i in self.instructions}
+    if proto.root_id not in self.by_id:
+      raise ValueError(f"Computation {proto.name} has no root instruction.")
+    self.root = self.by_id[proto.root_id]
+
+  @functools.cached_property
+  def users(self) -> dict[int, list[Instruction]]:
+    """Instructions that have a given one as an operand, each once."""
+    users: dict[int, list[Instruction]] = {i: [] for i in self.by_id}
+    for instruction in self.instructions:
+      for operand in dict.fromkeys(instruction.operands):
+        users[operand].append(instruction)
+    return users
+
+  @functools.cached_property
+  def parameters(self) -> list[Instruction]:
+    """The parameters by number."""
+    found = [i for i in self.instructions if i.opcode == "parameter"]
+    return sorted(found, key=lambda i: i.proto.parameter_number)
+
+  @property
+  def is_fusion(self) -> bool:
+    """Whether this is the body of a fusion."""
+    return self.proto.is_fusion_computation
+
+  def __repr__(self) -> str:
+    return f"<computation {self.name}>"
+
+
+class Module:
+  """A scheduled HLO module.
+
+  Attributes:
+    proto: The message itself; `set_schedule` edits it.
+    computations: All computations in XLA's post order (callees first).
+    by_id: The same, by id.
+    entry: The entry computation.
+  """
+
+  def __init__(self, proto: hlo_pb2.Module):
+    self.proto = proto
+    self.computations = [Computation(c) for c in proto.computations]
+    self.by_id = {c.id: c for c in self.computations}
+    if proto.entry_computation_id not in self.by_id:
+      raise ValueError(f"Module {proto.name} has no entry computation.")
+    self.entry = self.by_id[proto.entry_computation_id]
+
+  @classmethod
+  def from_bytes(cls, data: bytes) -> Module:
+    """Parses a serialized HloModuleProto.
+
+    Raises:
+      ValueError: If the bytes are not such a message.
+    """
+    proto = hlo_pb2.Module()
+    try:
+      proto.ParseFromString(data)
+    except Exception as error:
+      raise ValueError("Not a serialized HloModuleProto.") from error
+    return cls(proto)
+
+  def to_bytes(self) -> bytes:
+    """Serializes the module, unknown fields included."""
+    return self.proto.SerializeToString()
+
+  @property
+  def name(self) -> str:
+    """The module's name, for example "jit_train_step"."""
+    return self.proto.name
+
+  def instruction(self, instruction_id: int) -> Instruction:
+    """Returns an instruction of any computation by its id."""
+    return self._instructions[instruction_id]
+
+  @functools.cached_property
+  def _instructions(self) -> dict[int, Instruction]:
+    return {i.id: i for c in self.computations for i in c.instructions}
+
+  @property
+  def scheduled_ids(self) -> list[int]:
+    """Ids of the computations that have a schedule."""
+    return [c.id for c in self.computations if self.is_scheduled(c.id)]
+
+  def is_scheduled(self, computation_id: int) -> bool:
+    """Returns whether a computation has a schedule."""
+    return computation_id in self.proto.schedule.sequences
+
+  def schedule(self, computation_id: int) -> list[Instruction]:
+    """Returns a computation's instructions in execution order.
+
+    Raises:
+      ValueError: If the computation has no schedule.
+    """
+    if not self.is_scheduled(computation_id):
+      raise ValueError(
+        f"Computation {self.by_id[computation_id].name} is not scheduled."
+      )
+    by_id = self.by_id[computation_id].by_id
+    ids = self.proto.schedule.sequences[computation_id].instruction_ids
+    return [by_id[i] for i in ids]
+
+  def set_schedule(self, computation_id: int, ids: Sequence[int]) -> None:
+    """Replaces a computation's schedule by instruction ids in order."""
+    sequence = self.proto.schedule.sequences[computation_id]
+    del sequence.instruction_ids[:]
+    sequence.instruction_ids.extend(ids)
+
+  def with_schedules(self, orders: Mapping[int, Sequence[int]]) -> Module:
+    """Returns a copy of the module with some schedules replaced."""
+    proto = hlo_pb2.Module()
+    proto.CopyFrom(self.proto)
+    copy = Module(proto)
+    for computation_id, ids in orders.items():
+      copy.set_schedule(computation_id, ids)
+    return copy
+
+  @functools.cached_property
+  def donations(self) -> dict[tuple[int, tuple[int, ...]], tuple[int, ...]]:
+    """Donated inputs: (parameter number, index in it) -> output index."""
+    return {
+      (e.parameter_number, tuple(e.parameter_shape_index)): tuple(
+        e.output_shape_index
+      )
+      for e in self.proto.input_output_alias.entries
+    }
+
+  def source(self, instruction: Instruction) -> str:
+    """Returns "file:line" of the user's code, or the op's name scope.
+
+    The innermost frame of the stack that XLA kept is used. Empty when the
+    module knows nothing about the instruction.
+    """
+    metadata = instruction.proto.metadata
+    if metadata.source_file:
+      return f"{metadata.source_file}:{metadata.source_line}"
+    index = self.proto.stack_frame_index
+    if 0 < metadata.stack_frame_id <= len(index.stack_frames):
+      frame = index.stack_frames[metadata.stack_frame_id - 1]
+      location = index.file_locations[frame.file_location_id - 1]
+      file_name = index.file_names[location.file_name_id - 1]
+      return f"{file_name}:{location.line}"
+    return metadata.op_name

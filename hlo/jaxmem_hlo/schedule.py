@@ -1,0 +1,208 @@
+"""The flattened timeline of a schedule and the live ranges on it.
+
+XLA lays all computations that the schedule runs on one timeline: a loop's
+condition and body come before the loop itself, and the callee of a call, a
+conditional or an asynchronous start before its caller. Times are positions on
+that line. Live ranges here are inclusive at both ends, as XLA's are: a value
+that is read at time t and one defined at t are both live at t.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from jaxmem_hlo.buffers import BufferAnalysis
+from jaxmem_hlo.dataflow import Position, Value, while_computations
+from jaxmem_hlo.module import Computation, Instruction, Module
+
+
+class ScheduleError(ValueError):
+  """A schedule that XLA could not run."""
+
+
+@dataclasses.dataclass(slots=True)
+class LiveRange:
+  """When a value is live: times `start` to `end`, both included.
+
+  Attributes:
+    start: Time of the definition.
+    end: Time of the last read or appearance.
+    last: The last place where the value appears.
+  """
+
+  start: int
+  end: int
+  last: Position
+
+
+class Timeline:
+  """The flattened schedule of a module.
+
+  Attributes:
+    times: Instruction id -> time.
+    spans: Computation id -> half-open [start, end) of its instructions.
+    length: Number of instructions on the line.
+
+  Args:
+    module: The module.
+    orders: Computation id -> instruction ids, where they differ from the
+      module's own schedule.
+  """
+
+  def __init__(
+    self,
+    module: Module,
+    orders: Mapping[int, Sequence[int]] | None = None,
+  ):
+    self._module = module
+    self._orders = orders or {}
+    self.times: dict[int, int] = {}
+    self.spans: dict[int, tuple[int, int]] = {}
+    self._flatten(module.entry)
+    self.length = len(self.times)
+
+  def _sequence(self, computation: Computation) -> list[Instruction]:
+    if computation.id in self._orders:
+      return [computation.by_id[i] for i in self._orders[computation.id]]
+    return self._module.schedule(computation.id)
+
+  def _flatten(self, computation: Computation) -> None:
+    start = len(self.times)
+    for instruction in self._sequence(computation):
+      if instruction.opcode == "while":
+        body, condition = while_computations(self._module, instruction)
+        self._flatten(condition)
+        self._flatten(body)
+      elif instruction.opcode in ("call", "conditional", "async-start"):
+        for callee in instruction.callees:
+          self._flatten(self._module.by_id[callee])
+      self.times[instruction.id] = len(self.times)
+    self.spans[computation.id] = (start, len(self.times))
+
+
+def live_ranges(
+  analysis: BufferAnalysis, timeline: Timeline
+) -> dict[Value, LiveRange]:
+  """Returns when each value is live.
+
+  Values of one buffer follow each other: each ends at the latest where the
+  next one starts.
+
+  Args:
+    analysis: The module's buffers.
+    timeline: A schedule of the same module.
+  """
+  ranges = {
+    value: _live_range(analysis, timeline, value)
+    for value in analysis.dataflow.values
+  }
+  _extend_async(analysis, timeline, ranges)
+  for buffer in analysis.buffers:
+    if len(buffer.values) > 1:
+      _normalize([ranges[v] for v in buffer.values])
+  return ranges
+
+
+def _live_range(
+  analysis: BufferAnalysis, timeline: Timeline, value: Value
+) -> LiveRange:
+  times, spans = timeline.times, timeline.spans
+  instruction = value.instruction
+  span = spans[instruction.computation.id]
+  start = (
+    span[0] if instruction.opcode == "parameter" else times[instruction.id]
+  )
+  end, last = -1, value.position
+  for position in value.positions:
+    where = position.instruction
+    computation = where.computation
+    if computation.root is where:
+      time = spans[computation.id][1]
+    else:
+      time = times[where.id]
+    if time > end:
+      end, last = time, position
+  end = max(end, _last_use(analysis.module, timeline, value))
+  entry = analysis.module.entry
+  if (
+    instruction.opcode == "parameter"
+    and instruction.computation is entry
+    and value not in analysis.donated
+  ):
+    end = timeline.length
+  return LiveRange(start, end, last)
+
+
+def _last_use(module: Module, timeline: Timeline, value: Value) -> int:
+  end = -1
+  for use in value.uses:
+    reader = use.instruction
+    if reader.opcode == "call":
+      continue  # The reads inside the callee count.
+    if reader.opcode == "while":
+      # The initial value ends where the body starts to own it.
+      reader = while_computations(module, reader)[0].parameters[0]
+    end = max(end, timeline.times[reader.id])
+  return end
+
+
+def _extend_async(
+  analysis: BufferAnalysis,
+  timeline: Timeline,
+  ranges: dict[Value, LiveRange],
+) -> None:
+  """Values inside an asynchronous computation live for its whole window."""
+  dataflow = analysis.dataflow
+  for computation in dataflow.computations:
+    caller = dataflow.callers.get(computation.id)
+    if caller is None or caller.opcode != "async-start":
+      continue
+    outer = caller.computation
+    done = [u for u in outer.users[caller.id] if u.opcode == "async-done"]
+    end = max((timeline.times[d.id] for d in done), default=timeline.length)
+    start = timeline.spans[outer.id][0]
+    for value in dataflow.values:
+      if value.instruction.computation is computation:
+        ranges[value].start = min(ranges[value].start, start)
+        ranges[value].end = max(ranges[value].end, end)
+
+
+def _normalize(ranges: list[LiveRange]) -> None:
+  ranges = sorted(ranges, key=lambda r: (r.start, r.end))
+  for first, second in zip(ranges, ranges[1:], strict=False):
+    second.end = max(first.end, second.end)
+    first.end = min(first.end, second.start)
+
+
+def check_schedule(computation: Computation, order: Sequence[int]) -> None:
+  """Checks that an order runs every instruction once, operands first.
+
+  Args:
+    computation: The computation.
+    order: Instruction ids in execution order.
+
+  Raises:
+    ScheduleError: Naming the first instruction that is missing, repeated or
+      too early.
+  """
+  done: set[int] = set()
+  for instruction_id in order:
+    instruction = computation.by_id.get(instruction_id)
+    if instruction is None:
+      raise ScheduleError(
+        f"{instruction_id} is not an instruction of {computation.name}."
+      )
+    if instruction_id in done:
+      raise ScheduleError(f"{instruction.name} is scheduled twice.")
+    for needed in (*instruction.operands, *instruction.control_predecessors):
+      if needed not in done:
+        raise ScheduleError(
+          f"{instruction.name} is scheduled before"
+          f" {computation.by_id[needed].name}, which it needs."
+        )
+    done.add(instruction_id)
+  missing = computation.by_id.keys() - done
+  if missing:
+    names = sorted(computation.by_id[i].name for i in missing)
+    raise ScheduleError(f"{names[0]} is not in the schedule.")
