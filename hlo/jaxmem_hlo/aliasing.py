@@ -80,7 +80,6 @@ _ELEMENTWISE = frozenset(
     "xor",
   ]
 )
-_NO_OPS = frozenset({"bitcast", "get-tuple-element"})
 
 
 class InPlacePair(NamedTuple):
@@ -102,10 +101,7 @@ def in_place_pairs(
     return _per_operand((len(instruction.operands) - 1) // 2)
   if opcode == "all-reduce-start":
     return _per_operand(len(instruction.operands))
-  if opcode == "fusion":
-    pairs = _fusion_pairs(module, instruction)
-  else:
-    pairs = []
+  pairs = _fusion_pairs(module, instruction) if opcode == "fusion" else []
   for entry in instruction.proto.output_operand_aliasing:
     pairs.append(
       InPlacePair(

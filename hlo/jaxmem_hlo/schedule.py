@@ -10,6 +10,7 @@ that is read at time t and one defined at t are both live at t.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 from jaxmem_hlo.buffers import BufferAnalysis
@@ -170,7 +171,7 @@ def _extend_async(
 
 def _normalize(ranges: list[LiveRange]) -> None:
   ranges = sorted(ranges, key=lambda r: (r.start, r.end))
-  for first, second in zip(ranges, ranges[1:], strict=False):
+  for first, second in itertools.pairwise(ranges):
     second.end = max(first.end, second.end)
     first.end = min(first.end, second.start)
 
