@@ -5,6 +5,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from benchmarks import zoo
+from benchmarks.zoo import randwire
 
 
 def _shapes(tree):
@@ -23,12 +24,14 @@ class BuildTest(parameterized.TestCase):
     for leaf in step.args[2:]:
       self.assertEqual(leaf.shape[0], batch)
 
-  @parameterized.product(name=sorted(zoo.MODELS), size=("small", "tiny"))
-  def test_scaled_step_keeps_the_shapes_of_its_state(self, name, size):
-    step = zoo.build(name, 2, size=size)
-    outputs = jax.eval_shape(step.function, *step.args)
-    self.assertEqual(_shapes(outputs[:2]), _shapes(step.args[:2]))
-    self.assertLess(step.num_params, zoo.PUBLISHED_PARAMS[name])
+  @parameterized.parameters(*sorted(zoo.MODELS))
+  def test_scaled_step_keeps_the_shapes_of_its_state(self, name):
+    tiny = zoo.build(name, 2, size="tiny")
+    outputs = jax.eval_shape(tiny.function, *tiny.args)
+    self.assertEqual(_shapes(outputs[:2]), _shapes(tiny.args[:2]))
+    small = zoo.build(name, 2, size="small")
+    self.assertLess(tiny.num_params, small.num_params)
+    self.assertLess(small.num_params, zoo.PUBLISHED_PARAMS[name])
 
   def test_every_model_has_a_published_count(self):
     self.assertSameElements(zoo.MODELS, zoo.PUBLISHED_PARAMS)
@@ -42,6 +45,40 @@ class BuildTest(parameterized.TestCase):
     name, batch, size = arguments
     with self.assertRaisesRegex(ValueError, message):
       zoo.build(name, batch, size=size)
+
+
+class CountTest(absltest.TestCase):
+  """Counts that no paper gives to the last digit, from the architecture."""
+
+  def test_unet(self):
+    widths = [64, 128, 256, 512, 1024]
+
+    def convolve(source, width):
+      return 9 * source * width + width + 9 * width * width + width
+
+    down = sum(map(convolve, [1, *widths[:-1]], widths))
+    up = sum(4 * 2 * w * w + w + convolve(2 * w, w) for w in widths[:-1])
+    classes = 64 * 2 + 2
+    self.assertEqual(down + up + classes, zoo.PUBLISHED_PARAMS["unet"])
+
+  def test_randwire(self):
+    count = 27 * 39 + 2 * 39 + 9 * 39 * 78 + 2 * 78
+    source = 78
+    for stage in range(3):
+      width = 78 * 2**stage
+      for reads in randwire.watts_strogatz(32, 4, 0.75, stage):
+        features = width if reads else source
+        gates = len(reads) if len(reads) > 1 else 0
+        count += gates + 9 * features + features * width + 2 * width
+      source = width
+    count += source * 1280 + 2 * 1280 + 1280 * 1000 + 1000
+    self.assertEqual(count, zoo.PUBLISHED_PARAMS["randwire"])
+
+  def test_small_world_keeps_its_edges_and_reads_earlier_nodes(self):
+    wiring = randwire.watts_strogatz(32, 4, 0.75, 0)
+    self.assertEqual(sum(map(len, wiring)), 64)
+    for node, reads in enumerate(wiring):
+      self.assertTrue(all(source < node for source in reads))
 
 
 class ConcreteTest(parameterized.TestCase):
@@ -59,7 +96,7 @@ class ConcreteTest(parameterized.TestCase):
       self.assertGreaterEqual(int(tokens.min()), 0)
       self.assertLess(int(tokens.max()), step.num_classes)
 
-  @parameterized.parameters("gpt2_small", "resnet50")
+  @parameterized.parameters("gpt2_small", "moe_transformer", "resnet50")
   def test_steps_lower_the_loss(self, name):
     step = zoo.build(name, 2, size="tiny")
     function = jax.jit(step.function, **step.jit_kwargs)

@@ -9,7 +9,15 @@ step on a CPU; `tiny` compiles in a few seconds, for unit tests.
 
 from collections.abc import Callable
 
-from benchmarks.zoo import language, vision
+from benchmarks.zoo import (
+  experts,
+  googlenet,
+  language,
+  mobile,
+  randwire,
+  unet,
+  vision,
+)
 from benchmarks.zoo.training import Step, concrete
 
 __all__ = ["MODELS", "PUBLISHED_PARAMS", "SIZES", "Step", "build", "concrete"]
@@ -19,9 +27,15 @@ SIZES = ("full", "small", "tiny")
 # A builder takes the batch size and one of `SIZES`.
 MODELS: dict[str, Callable[[int, str], Step]] = {
   "alexnet": vision.alexnet,
+  "efficientnet_b0": mobile.efficientnet_b0,
+  "googlenet": googlenet.googlenet,
   "gpt2_small": language.gpt2_small,
+  "mobilenet_v2": mobile.mobilenet_v2,
+  "moe_transformer": experts.moe_transformer,
+  "randwire": randwire.randwire,
   "resnet50": vision.resnet50,
   "scan_transformer": language.scan_transformer,
+  "unet": unet.unet,
   "vgg16": vision.vgg16,
   "vit_b16": vision.vit_b16,
   "wmt_transformer": language.wmt_transformer,
@@ -30,6 +44,9 @@ MODELS: dict[str, Callable[[int, str], Step]] = {
 PUBLISHED_PARAMS: dict[str, int] = {
   # torchvision.models, `num_params` of the IMAGENET1K_V1 weights.
   "alexnet": 61_100_840,
+  "efficientnet_b0": 5_288_548,
+  "googlenet": 6_624_904,
+  "mobilenet_v2": 3_504_872,
   "resnet50": 25_557_032,
   "vgg16": 138_357_544,
   "vit_b16": 86_567_656,
@@ -39,6 +56,17 @@ PUBLISHED_PARAMS: dict[str, int] = {
   # Vaswani et al., 2017, table 3, rounds it to 65 million. By term: the shared
   # embedding, 6 encoder and 6 decoder layers, with biases.
   "wmt_transformer": 37_000 * 512 + 6 * 3_152_384 + 6 * 4_204_032,
+  # By term: tokens, positions, 4 dense blocks, 4 blocks of 8 experts and a
+  # router, the last normalization. Fedus et al., 2021, has none of this size.
+  "moe_transformer": (
+    32_128 * 512 + 1024 * 512 + 4 * 3_152_384 + 4 * 17_833_984 + 2 * 512
+  ),
+  # Xie et al., 2019, table 2, rounds it to 5.6 million; the exact number
+  # depends on the random graphs, and tests/zoo_test.py derives it from them.
+  "randwire": 5_639_054,
+  # Ronneberger et al., 2015, gives none; 31.0 million is the usual figure, and
+  # tests/zoo_test.py derives it for one channel in, two classes out.
+  "unet": 31_030_658,
 }
 
 

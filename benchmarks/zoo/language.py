@@ -37,7 +37,7 @@ class Shape:
     return jax.ShapeDtypeStruct((batch, self.length), jnp.int32)
 
 
-_SMALL = Shape(
+SMALL = Shape(
   vocabulary=2048,
   num_positions=256,
   length=128,
@@ -45,7 +45,7 @@ _SMALL = Shape(
   num_heads=4,
   num_layers=4,
 )
-_TINY = Shape(
+TINY = Shape(
   vocabulary=64,
   num_positions=32,
   length=16,
@@ -55,7 +55,7 @@ _TINY = Shape(
 )
 
 
-def _embed(
+def embed(
   shape: Shape, tokens: jax.Array
 ) -> tuple[jax.Array, layers.Activation]:
   """Returns the embedded tokens and the tied map back to logits."""
@@ -76,7 +76,7 @@ class Gpt2(nn.Module):
 
   @nn.compact
   def __call__(self, tokens: jax.Array) -> jax.Array:
-    x, to_logits = _embed(self.shape, tokens)
+    x, to_logits = embed(self.shape, tokens)
     num_heads = self.shape.num_heads
     if self.scanned:
       scan = nn.scan(
@@ -92,7 +92,7 @@ class Gpt2(nn.Module):
     return to_logits(nn.LayerNorm()(x))
 
 
-_GPT2_SHAPES = {"full": Shape(), "small": _SMALL, "tiny": _TINY}
+_GPT2_SHAPES = {"full": Shape(), "small": SMALL, "tiny": TINY}
 
 
 def _gpt2(name: str, scanned: bool, batch: int, size: str) -> training.Step:
@@ -178,8 +178,8 @@ _TRANSLATOR_SHAPES = {
   "full": Shape(
     vocabulary=37_000, length=128, width=512, num_heads=8, num_layers=6
   ),
-  "small": dataclasses.replace(_SMALL, num_layers=3, length=64),
-  "tiny": dataclasses.replace(_TINY, num_layers=1),
+  "small": dataclasses.replace(SMALL, num_layers=3, length=64),
+  "tiny": dataclasses.replace(TINY, num_layers=1),
 }
 
 

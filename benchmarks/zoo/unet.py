@@ -1,0 +1,60 @@
+"""U-Net on padded images."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from benchmarks.zoo import layers, training
+
+
+class UNet(nn.Module):
+  """U-Net, its convolutions padded so that labels have the image's size.
+
+  Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical
+  Image Segmentation, 2015.
+  """
+
+  width: int = 64
+  depth: int = 4
+  num_classes: int = 2
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    skips = []
+    for level in range(self.depth):
+      skips.append(self._convolve(x, self.width * 2**level))
+      x = layers.max_pool(skips[-1], 2, 2)
+    x = self._convolve(x, self.width * 2**self.depth)
+    for level in reversed(range(self.depth)):
+      channels = self.width * 2**level
+      x = nn.ConvTranspose(channels, (2, 2), strides=(2, 2))(x)
+      x = jnp.concatenate([skips[level], x], axis=-1)
+      x = self._convolve(x, channels)
+    return nn.Conv(self.num_classes, (1, 1))(x)
+
+  def _convolve(self, x: jax.Array, channels: int) -> jax.Array:
+    for _ in range(2):
+      x = nn.relu(nn.Conv(channels, (3, 3), padding=1)(x))
+    return x
+
+
+_MODULES = {
+  "full": (UNet(), 256),
+  "small": (UNet(16, 3), 64),
+  "tiny": (UNet(4, 2), 8),
+}
+
+
+def unet(batch: int, size: str) -> training.Step:
+  """Builds U-Net on 256 by 256 gray images, each pixel labelled."""
+  module, side = _MODULES[size]
+  return training.make_step(
+    "unet",
+    module,
+    [
+      jax.ShapeDtypeStruct((batch, side, side, 1), jnp.float32),
+      jax.ShapeDtypeStruct((batch, side, side), jnp.int32),
+    ],
+    num_classes=module.num_classes,
+    optimizer=training.momentum(),
+  )
