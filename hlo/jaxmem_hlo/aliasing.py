@@ -186,13 +186,9 @@ def can_share(
         and pair.operand_index == operand_index
       ):
         return True
-  if platform == "cuda":
-    hint = _gpu_hint(module, operand, operand_shape, user, user_index)
-    if hint is not None:
-      return hint
-  if not equal:
-    return False
-  return _default_rule(module, operand, user, user_index)
+  if platform == "cuda" and user.opcode == "fusion":
+    return _gpu_fusion_rule(module, operand, operand_shape, user, user_index)
+  return equal and _default_rule(module, operand, user, user_index)
 
 
 def _default_rule(
@@ -255,32 +251,34 @@ def _all_paths_elementwise(body: Computation, start: Instruction) -> bool:
   return True
 
 
-def _gpu_hint(
+def _gpu_fusion_rule(
   module: Module,
   operand: Instruction,
   operand_shape: hlo_pb2.Shape,
   user: Instruction,
   user_index: ShapeIndex,
-) -> bool | None:
-  """XLA:GPU's own answer for fusions, None where it leaves it to the default.
+) -> bool:
+  """XLA:GPU's rule for fusions.
 
   The operand's elements must be read in the order in which the output is
-  written, so only elementwise operations and bitcasts may lie between them;
-  in a reduction the side output follows the same order, and the reduction
-  itself may read the operand too.
+  written, so only elementwise operations and bitcasts may lie between them.
+  A reduction may read the operand besides, but then its iteration order is
+  known only for operands of the output's very shape.
   """
-  if user.opcode != "fusion":
-    return None
-  if operand_shape.tuple_shapes or not _same_extent(
-    operand_shape, shapes.subshape(user.shape, user_index)
-  ):
+  output_shape = shapes.subshape(user.shape, user_index)
+  if operand_shape.tuple_shapes or output_shape.tuple_shapes:
+    return False
+  if not _same_extent(operand_shape, output_shape):
     return False
   body = module.by_id[user.callees[0]]
   output = body.root
   for i in user_index:
     output = body.by_id[output.operands[i]]
   parameter = body.parameters[user.operands.index(operand.id)]
-  return _gpu_path(body, parameter, output)
+  has_reduction = any(o.opcode == "reduce" for o in _outputs(body))
+  if has_reduction and not shapes.same_shape(operand_shape, output_shape):
+    return False
+  return _gpu_path(body, parameter, output, has_reduction)
 
 
 def _same_extent(a: hlo_pb2.Shape, b: hlo_pb2.Shape) -> bool:
@@ -292,24 +290,23 @@ def _same_extent(a: hlo_pb2.Shape, b: hlo_pb2.Shape) -> bool:
 
 
 def _gpu_path(
-  body: Computation, parameter: Instruction, output: Instruction
+  body: Computation,
+  parameter: Instruction,
+  output: Instruction,
+  has_reduction: bool,
 ) -> bool:
   writer = output
   if writer.opcode == "bitcast":
     writer = body.by_id[writer.operands[0]]
-  has_reduction = any(i.opcode == "reduce" for i in _roots(body))
   found = False
   seen = {parameter.id}
   queue = deque([parameter])
   while queue:
     instruction = queue.popleft()
-    users = body.users[instruction.id]
     if instruction is output:
       found = True
-      if len(users) > 1 and not has_reduction:
-        return False
       continue
-    for user in users:
+    for user in body.users[instruction.id]:
       if user.opcode == "reduce" and has_reduction:
         continue
       if not _gpu_step(user, instruction, writer):
@@ -324,7 +321,7 @@ def _gpu_step(
   user: Instruction, instruction: Instruction, writer: Instruction
 ) -> bool:
   """Whether the path may go from an instruction on to one of its users."""
-  if user.opcode == "bitcast":
+  if user.opcode in ("bitcast", "tuple"):
     return True
   if user is writer and user.opcode == "dynamic-update-slice":
     return True
@@ -338,7 +335,7 @@ def _gpu_step(
   return user.opcode != "copy" and _elementwise_on(user, instruction)
 
 
-def _roots(body: Computation) -> list[Instruction]:
+def _outputs(body: Computation) -> list[Instruction]:
   """The fusion's outputs, with bitcasts looked through."""
   root = body.root
   outputs = (

@@ -33,6 +33,8 @@ class Allocation:
     parameter_number: Of a parameter allocation, else -1.
     is_donated: Whether it is a parameter that becomes an output.
     offsets: Value -> (offset, size) in bytes.
+    busy: Bit t is set when one of the values is live at time t. Only kept
+      where other buffers may move in.
   """
 
   kind: str
@@ -43,6 +45,7 @@ class Allocation:
   offsets: dict[Value, tuple[int, int]] = dataclasses.field(
     default_factory=dict
   )
+  busy: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ class AssignmentModel:
       if own is None:
         heap.append(buffer)
         continue
+      own.busy |= _busy(buffer, ranges)
       for value in buffer.values:
         own.offsets[value] = (0, buffer.size_bytes)
         home[value] = own
@@ -177,7 +181,13 @@ class AssignmentModel:
         if operand_value in home and home[operand_value] in reusable:
           candidates.append(home[operand_value])
     candidates.extend(reversed(reusable))
-    for allocation in dict.fromkeys(candidates):
+    busy = _busy(buffer, ranges)
+    # Ranges may only touch where one value ends and the next begins.
+    most_shared = 2 * len(buffer.values)
+    for allocation in candidates:
+      overlap = allocation.busy & busy
+      if overlap and overlap.bit_count() > most_shared:
+        continue
       if self._fits(buffer, allocation, ranges):
         return allocation
     return None
@@ -386,6 +396,15 @@ class _HeapTrace:
         ):
           return candidate
     return None
+
+
+def _busy(buffer: LogicalBuffer, ranges: dict[Value, LiveRange]) -> int:
+  """Returns the times at which a buffer is live, as the bits of an int."""
+  busy = 0
+  for value in buffer.values:
+    live = ranges[value]
+    busy |= (1 << live.end + 1) - (1 << live.start)
+  return busy
 
 
 def _post_order(module: Module) -> dict[int, int]:

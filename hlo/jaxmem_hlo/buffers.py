@@ -22,25 +22,22 @@ class LogicalBuffer:
   Attributes:
     id: The id of its first value.
     values: The values, ordered by id.
+    size_bytes: Bytes of the largest value.
+    memory_space: XLA's memory space.
+    is_live_out: Whether the entry computation returns one of the values.
   """
 
   id: int
   values: list[Value]
+  size_bytes: int = 0
+  memory_space: int = 0
+  is_live_out: bool = False
 
-  @property
-  def size_bytes(self) -> int:
-    """Bytes of the largest value."""
-    return max(v.size_bytes for v in self.values)
-
-  @property
-  def memory_space(self) -> int:
-    """XLA's memory space of the buffer."""
-    return self.values[0].memory_space
-
-  @property
-  def is_live_out(self) -> bool:
-    """Whether the entry computation returns one of the values."""
-    return any(v.is_live_out for v in self.values)
+  def add(self, value: Value) -> None:
+    """Adds a value of the same memory space."""
+    self.values.append(value)
+    self.size_bytes = max(self.size_bytes, value.size_bytes)
+    self.is_live_out |= value.is_live_out
 
 
 class BufferAnalysis:
@@ -142,7 +139,11 @@ class BufferAnalysis:
     buffer_of = {}
     for value in self.dataflow.values:
       root = self._find(value)
-      buffer = groups.setdefault(root, LogicalBuffer(root.id, []))
-      buffer.values.append(value)
+      if root not in groups:
+        groups[root] = LogicalBuffer(
+          root.id, [], memory_space=root.memory_space
+        )
+      buffer = groups[root]
+      buffer.add(value)
       buffer_of[value] = buffer
     return list(groups.values()), buffer_of
