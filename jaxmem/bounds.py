@@ -55,8 +55,11 @@ class MinCut:
     arcs += [(self._source, node, 0) for node in nodes]
     arcs += [(node, self._sink, 0) for node in nodes]
     tails, heads, capacities = np.array(arcs, np.int64).reshape(-1, 3).T
+    # The stub of OR-Tools 9 takes the arrays for scalars.
     self._flow.add_arcs_with_capacity(
-      tails.astype(np.int32), heads.astype(np.int32), capacities.copy()
+      tails.astype(np.int32),  # pyright: ignore[reportArgumentType]
+      heads.astype(np.int32),  # pyright: ignore[reportArgumentType]
+      capacities.copy(),  # pyright: ignore[reportArgumentType]
     )
     self._own_bytes = [0] * graph.num_nodes
     for buffer in graph.buffers:

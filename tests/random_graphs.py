@@ -29,17 +29,22 @@ def build(
 
 def dataflow(
   edges: Sequence[tuple[str, int, Sequence[str]]],
+  controls: Sequence[tuple[str, str]] = (),
 ) -> Graph:
   """Builds a graph in which each node makes one value.
 
   Args:
     edges: Per node, in a topological order: its name, the size of its value in
       bytes, and the names of the nodes whose values it reads.
+    controls: Further precedences, as names of the earlier and the later node.
   """
   index = {name: i for i, (name, _, _) in enumerate(edges)}
+  before = {name: [*reads] for name, _, reads in edges}
+  for earlier, later in controls:
+    before[later].append(earlier)
   nodes = [
-    Node(name=name, predecessors=tuple(index[read] for read in reads))
-    for name, _, reads in edges
+    Node(name=name, predecessors=tuple(index[p] for p in before[name]))
+    for name, _, _ in edges
   ]
   buffers = []
   for definer, (name, size_bytes, _) in enumerate(edges):
@@ -234,7 +239,7 @@ class _TrainStep:
     value, mask, linear = saved
     size_bytes = self._sizes[linear]
     masked = self._add(f"dact{layer}", size_bytes, gradient, mask)
-    weight = self._add(f"dw{layer}", self._rng.randint(1, 60), masked, value)
+    weight = self._add(f"dw{layer}", self._rng.randint(20, 120), masked, value)
     scaled = self._add(f"scale{layer}", self._sizes[weight], weight)
     if self._late_updates:
       self._updates.append((scaled, layer))

@@ -1,0 +1,23 @@
+"""Orderers: one per file, one signature, all deterministic."""
+
+from jaxmem.order.closeness import closest_orders, displacement
+from jaxmem.order.contraction import Contraction, contract
+from jaxmem.order.cpsat_order import cpsat_order
+from jaxmem.order.planner import Effort, plan_order
+from jaxmem.order.probing import ProbeResult, refute
+from jaxmem.order.result import OrderResult
+from jaxmem.order.search import search
+
+__all__ = [
+  "Contraction",
+  "Effort",
+  "OrderResult",
+  "ProbeResult",
+  "closest_orders",
+  "contract",
+  "cpsat_order",
+  "displacement",
+  "plan_order",
+  "refute",
+  "search",
+]

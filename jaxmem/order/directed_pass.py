@@ -1,0 +1,283 @@
+"""One incremental list-scheduling pass under a soft byte budget.
+
+A pass builds a whole order from one end of the program. Four rules, the first
+that applies decides the next step:
+
+  1. drain: run every ready node that frees at least what it starts, if it fits.
+  2. excursion: run a node and what it leads to, if that ends no higher than it
+     began and never leaves the budget; keep the part up to its lowest point.
+  3. Run the ready node that comes first by priority, if it fits.
+  4. If none fits, run the one that exceeds the budget least, unless that passes
+     the hard limit: then the pass fails.
+"""
+
+import dataclasses
+import heapq
+from collections.abc import Sequence
+
+from jaxmem.graph import Graph
+from jaxmem.order.pass_state import Layout, PassState
+
+_MAX_DRAIN = 32
+_MAX_WAITING_TO_WAKE = 3
+
+# Where a node that waits for lazy nodes only is to be found.
+_HIDDEN, _IN_HEAP, _BLOCKED = 0, 1, 2
+
+
+class DirectedPass:
+  """Makes passes over one graph in one direction.
+
+  Attributes:
+    num_runs: Node executions so far, undone ones included: a clock for budgets
+      that does not depend on the machine.
+  """
+
+  def __init__(self, graph: Graph, *, forward: bool):
+    self._forward = forward
+    self._initial = PassState(Layout.of(graph, forward=forward))
+    self.num_runs = 0
+
+  def __call__(
+    self,
+    priority_order: Sequence[int],
+    soft_bytes: int,
+    limit_bytes: int,
+    depth: int = 4,
+  ) -> tuple[int, ...] | None:
+    """Makes one pass.
+
+    Args:
+      priority_order: All nodes, in the program's direction; earlier is
+        preferred (later, in a backward pass).
+      soft_bytes: The peak that the pass tries not to exceed.
+      limit_bytes: The peak at which it gives up.
+      depth: How many steps an excursion may add to its first; 0 for none.
+
+    Returns:
+      A topological order whose peak is below `limit_bytes`, or None.
+    """
+    if not self._forward:
+      priority_order = priority_order[::-1]
+    run = _Run(
+      self._initial.copy(), priority_order, soft_bytes, limit_bytes, depth
+    )
+    order = run.complete()
+    self.num_runs += run.state.num_runs
+    if order is None:
+      return None
+    return tuple(order if self._forward else reversed(order))
+
+
+@dataclasses.dataclass(slots=True)
+class _Excursion:
+  """What an excursion reached.
+
+  Attributes:
+    fits: Whether it stayed within the budget.
+    live_bytes: The lowest point.
+    num_steps: The length of the log there.
+  """
+
+  fits: bool
+  live_bytes: int
+  num_steps: int
+
+
+class _Run:
+  """The bookkeeping of a single pass."""
+
+  def __init__(
+    self,
+    state: PassState,
+    priority_order: Sequence[int],
+    soft_bytes: int,
+    limit_bytes: int,
+    depth: int,
+  ):
+    self.state = state
+    self._layout = state.layout
+    self._node_at = priority_order
+    self._soft_bytes = soft_bytes
+    self._limit_bytes = limit_bytes
+    self._depth = depth
+    num_nodes = state.layout.num_nodes
+    self._priority = [0] * num_nodes
+    for rank, v in enumerate(priority_order):
+      self._priority[v] = rank
+    self._place = [_HIDDEN] * num_nodes
+    self._heap: list[int] = []
+    # Pairs of peak minus live bytes, and priority.
+    self._blocked: list[tuple[int, int]] = []
+    self._dirty: list[int] = []
+    self._is_dirty = [False] * num_nodes
+
+  def complete(self) -> list[int] | None:
+    """Runs everything; None if the hard limit was reached."""
+    state, num_nodes = self.state, self._layout.num_nodes
+    for v in range(num_nodes):
+      if not state.waiting[v] and state.net[v] <= 0:
+        state.falling.append(v)
+      if not state.eager_waiting[v] and not self._layout.lazy[v]:
+        state.ready.append(v)
+        self._mark(v)
+    self._absorb(0)
+    while len(state.log) < num_nodes:
+      first = len(state.log)
+      state.drain(0, self._soft_bytes)
+      self._absorb(first)
+      if self._depth:
+        self._make_excursions()
+      if len(state.log) == num_nodes:
+        break
+      v = self._select()
+      first = len(state.log)
+      if v < 0 or state.run_with_lazy(v) >= self._limit_bytes:
+        return None
+      self._absorb(first)
+    return state.log
+
+  def _make_excursions(self) -> None:
+    """Tries an excursion from every node that a step has changed."""
+    state, dirty = self.state, self._dirty
+    while dirty:
+      v = dirty.pop()
+      self._is_dirty[v] = False
+      if state.waiting[v] < 0:
+        continue
+      base, first = state.live, len(state.log)
+      num_falling = len(state.falling)
+      found = self._excursion(v)
+      if not found.fits or found.live_bytes > base:
+        state.undo_to(first)
+        del state.falling[num_falling:]
+        state.ready.clear()
+        continue
+      while len(state.log) > found.num_steps:
+        u = state.undo()
+        if state.net[u] <= 0:
+          state.falling.append(u)
+      eager_waiting = state.eager_waiting
+      state.ready = [w for w in state.ready if not eager_waiting[w]]
+      state.drain(0, self._soft_bytes)
+      self._absorb(first)
+
+  def _excursion(self, v: int) -> _Excursion:
+    """Runs v and what pays it back, and leaves it all in the state."""
+    state, soft_bytes = self.state, self._soft_bytes
+    base, num_falling, num_ready = (
+      state.live,
+      len(state.falling),
+      len(state.ready),
+    )
+    peak = state.run_with_lazy(v)
+    if peak > soft_bytes:
+      return _Excursion(False, state.live, len(state.log))
+    state.drain(num_falling, soft_bytes, base, _MAX_DRAIN)
+    best = _Excursion(True, state.live, len(state.log))
+    for _ in range(self._depth):
+      if best.live_bytes <= base:
+        break
+      w = self._least_net(num_ready)
+      if w < 0:
+        break
+      state.run_with_lazy(w)
+      if state.live > base:
+        state.drain(num_falling, soft_bytes, base, _MAX_DRAIN)
+      if state.live < best.live_bytes:
+        best = _Excursion(True, state.live, len(state.log))
+    return best
+
+  def _least_net(self, num_ready: int) -> int:
+    """The node of `ready[num_ready:]` that adds least and fits, or -1."""
+    state = self.state
+    best, best_net = -1, 0
+    for v in state.ready[num_ready:]:
+      if state.waiting[v] < 0:
+        continue
+      peak, net = self._try(v)
+      if peak <= self._soft_bytes and (best < 0 or net < best_net):
+        best, best_net = v, net
+    return best
+
+  def _try(self, v: int) -> tuple[int, int]:
+    """The peak and the net bytes of running v with its missing lazy nodes."""
+    state = self.state
+    if not state.waiting[v]:
+      return state.peak_of(v), state.net[v]
+    base, first = state.live, len(state.log)
+    num_falling, num_ready = len(state.falling), len(state.ready)
+    peak = state.run_with_lazy(v)
+    net = state.live - base
+    state.undo_to(first)
+    del state.falling[num_falling:]
+    del state.ready[num_ready:]
+    return peak, net
+
+  def _select(self) -> int:
+    """Rules 3 and 4: the next node; -1 if it would reach the hard limit."""
+    state, heap, blocked = self.state, self._heap, self._blocked
+    while blocked and state.live + blocked[0][0] <= self._soft_bytes:
+      self._unblock(self._node_at[heapq.heappop(blocked)[1]])
+    while heap:
+      rank = heapq.heappop(heap)
+      v = self._node_at[rank]
+      if state.waiting[v] < 0:
+        continue
+      peak, _ = self._try(v)
+      if peak <= self._soft_bytes:
+        return v
+      self._place[v] = _BLOCKED
+      heapq.heappush(blocked, (peak - state.live, rank))
+    while blocked:
+      relative_peak, rank = heapq.heappop(blocked)
+      v = self._node_at[rank]
+      if state.waiting[v] < 0 or self._place[v] != _BLOCKED:
+        continue
+      return v if state.live + relative_peak < self._limit_bytes else -1
+    return next(v for v in self._node_at if not state.waiting[v])
+
+  def _absorb(self, first: int) -> None:
+    """Makes candidates known and marks what the steps since `first` changed."""
+    state, layout = self.state, self._layout
+    for v in state.ready:
+      if self._place[v] == _HIDDEN and state.waiting[v] >= 0:
+        self._place[v] = _IN_HEAP
+        heapq.heappush(self._heap, self._priority[v])
+    state.ready.clear()
+    for v in state.log[first:]:
+      for w in layout.after[v]:
+        self._mark(w)
+      for b in layout.buffers_of[v]:
+        if state.remaining[b] == 1:
+          self._mark(state.last_toucher(b))
+        if state.started[b] == v + 1:
+          for u in layout.touchers[b]:
+            self._unblock(u)
+
+  def _unblock(self, v: int) -> None:
+    if self._place[v] == _BLOCKED and self.state.waiting[v] >= 0:
+      self._place[v] = _IN_HEAP
+      heapq.heappush(self._heap, self._priority[v])
+
+  def _mark(self, v: int) -> None:
+    """Has an excursion from v tried again, or from what v waits for."""
+    state = self.state
+    if state.waiting[v] < 0 or self._layout.lazy[v]:
+      return
+    if not state.eager_waiting[v]:
+      self._unblock(v)
+      self._add_dirty(v)
+    elif state.eager_waiting[v] <= _MAX_WAITING_TO_WAKE:
+      for p in self._layout.before[v]:
+        if (
+          not state.eager_waiting[p]
+          and state.waiting[p] >= 0
+          and not self._layout.lazy[p]
+        ):
+          self._add_dirty(p)
+
+  def _add_dirty(self, v: int) -> None:
+    if not self._is_dirty[v]:
+      self._is_dirty[v] = True
+      self._dirty.append(v)

@@ -1,0 +1,198 @@
+"""The one place that decides which orderer runs when."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from jaxmem import liveness
+from jaxmem.bounds import lower_bound
+from jaxmem.graph import Graph
+from jaxmem.order.closeness import closest_orders
+from jaxmem.order.contraction import Contraction, contract
+from jaxmem.order.cpsat_order import cpsat_order
+from jaxmem.order.probing import refute
+from jaxmem.order.result import OrderResult
+from jaxmem.order.search import search
+
+Effort = Literal["fast", "normal", "prove"]
+
+_MAX_CANDIDATES = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Budget:
+  """What an effort may spend.
+
+  Attributes:
+    max_passes: Passes of the search.
+    max_runs: Node executions of the search: a few microseconds each.
+    max_flows: Minimum cuts for the final bound.
+    max_cpsat_nodes: The largest contracted graph that CP-SAT is given.
+    max_cpsat_time: Its deterministic time.
+    max_probe_flows: Minimum cuts for the destructive proof.
+  """
+
+  max_passes: int
+  max_runs: int
+  max_flows: int
+  max_cpsat_nodes: int
+  max_cpsat_time: float
+  max_probe_flows: int
+
+
+_BUDGETS = {
+  "fast": _Budget(
+    max_passes=12,
+    max_runs=200_000,
+    max_flows=20,
+    max_cpsat_nodes=0,
+    max_cpsat_time=0.0,
+    max_probe_flows=0,
+  ),
+  "normal": _Budget(
+    max_passes=160,
+    max_runs=1_000_000,
+    max_flows=150,
+    max_cpsat_nodes=60,
+    max_cpsat_time=1.0,
+    max_probe_flows=0,
+  ),
+  "prove": _Budget(
+    max_passes=160,
+    max_runs=4_000_000,
+    max_flows=1_000,
+    max_cpsat_nodes=120,
+    max_cpsat_time=20.0,
+    max_probe_flows=20_000,
+  ),
+}
+
+
+def plan_order(
+  graph: Graph,
+  initial_order: Sequence[int] | None = None,
+  *,
+  effort: Effort = "normal",
+) -> OrderResult:
+  """Finds an order with a low peak, close to the compiler's order.
+
+  Bounds first: if the initial order is optimal already, it is returned as it
+  is. Otherwise the graph is contracted and searched; CP-SAT decides small
+  graphs; destructive probing may prove the rest. Deterministic for a given
+  effort: no clock, no randomness.
+
+  Args:
+    graph: The program.
+    initial_order: The compiler's order; `range(num_nodes)` if None.
+    effort: "fast" for a few passes, "normal", or "prove" to spend up to
+      minutes on the proof.
+
+  Returns:
+    The best order found. Of several with its peak, the one that departs least
+    from the initial order. Never worse than the initial order.
+
+  Raises:
+    ValueError: If the effort is unknown or the order is not topological.
+  """
+  if effort not in _BUDGETS:
+    raise ValueError(
+      f"effort must be one of {', '.join(_BUDGETS)}, got {effort!r}."
+    )
+  initial = tuple(range(graph.num_nodes))
+  if initial_order is not None:
+    initial = tuple(initial_order)
+  if not liveness.is_topological(graph, initial):
+    raise ValueError(
+      "initial_order must be a topological permutation of the nodes; see"
+      " validate.check_order for what is wrong."
+    )
+  peak_bytes = liveness.peak_bytes(graph, initial)
+  bound = lower_bound(graph, initial, max_flows=1).num_bytes
+  if bound == peak_bytes:
+    return OrderResult(
+      order=initial,
+      peak_bytes=peak_bytes,
+      lower_bound_bytes=bound,
+      status="optimal",
+      method="min cut",
+      num_passes=0,
+      candidates=(initial,),
+    )
+  contraction = contract(graph)
+  found = _improve(contraction, initial, _BUDGETS[effort])
+  return _stay_close(graph, contraction, initial, found)
+
+
+def _improve(
+  contraction: Contraction, initial: tuple[int, ...], budget: _Budget
+) -> OrderResult:
+  """Runs the orderers on the contracted graph."""
+  graph = contraction.graph
+  found = search(
+    graph,
+    contraction.shrink(initial),
+    max_passes=budget.max_passes,
+    max_runs=budget.max_runs,
+    max_flows=budget.max_flows,
+  )
+  if found.status == "feasible" and graph.num_nodes <= budget.max_cpsat_nodes:
+    decided = cpsat_order(
+      graph,
+      found.order,
+      lower_bound_bytes=found.lower_bound_bytes,
+      max_deterministic_time=budget.max_cpsat_time,
+    )
+    found = dataclasses.replace(
+      decided,
+      method="search + cp-sat",
+      num_passes=found.num_passes,
+      candidates=tuple(dict.fromkeys((decided.order, *found.candidates))),
+    )
+  if found.status == "feasible" and budget.max_probe_flows:
+    below = found.peak_bytes - 1
+    if refute(graph, below, max_flows=budget.max_probe_flows).refuted:
+      found = dataclasses.replace(
+        found,
+        lower_bound_bytes=found.peak_bytes,
+        status="optimal",
+        method=f"{found.method} + probing",
+      )
+  return found
+
+
+def _stay_close(
+  graph: Graph,
+  contraction: Contraction,
+  initial: tuple[int, ...],
+  found: OrderResult,
+) -> OrderResult:
+  """Expands a result and prefers the closest of the equally good orders."""
+  best = contraction.expand(found.order)
+  peak_bytes = liveness.peak_bytes(graph, best)
+  if peak_bytes >= liveness.peak_bytes(graph, initial):
+    return _with_order(found, graph, initial, (initial,))
+  close = closest_orders(graph, initial, best)
+  # A pass may even have found a lower peak.
+  close.sort(key=lambda order: liveness.peak_bytes(graph, order))
+  orders = [contraction.expand(order) for order in found.candidates]
+  candidates = dict.fromkeys((*close[:3], *orders))
+  candidates.pop(initial, None)
+  kept = (*[*candidates][: _MAX_CANDIDATES - 1], initial)
+  return _with_order(found, graph, close[0], kept)
+
+
+def _with_order(
+  found: OrderResult,
+  graph: Graph,
+  order: tuple[int, ...],
+  candidates: tuple[tuple[int, ...], ...],
+) -> OrderResult:
+  peak_bytes = liveness.peak_bytes(graph, order)
+  proven = peak_bytes == found.lower_bound_bytes
+  return dataclasses.replace(
+    found,
+    order=order,
+    peak_bytes=peak_bytes,
+    status="optimal" if proven else "feasible",
+    candidates=candidates,
+  )

@@ -1,0 +1,146 @@
+"""Destructive probing: prove that no order has a peak of at most M bytes.
+
+Assume that one has. Where forcing node u after node v lifts v's minimum cut
+above M, u must precede v in that order, and the other way round. Add what was
+learnt as precedences and start again: a cut above M, or a cycle, refutes the
+assumption (Klein and Scholl's destructive improvement, for peak memory).
+"""
+
+import dataclasses
+
+from jaxmem.bounds import MinCut
+from jaxmem.graph import Graph, topological_order
+from jaxmem.order import reachability
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+  """What probing found out.
+
+  Attributes:
+    refuted: Whether no order has a peak of at most the probed bytes.
+    num_edges: How many precedences were learnt.
+    num_flows: How many minimum cuts were computed.
+  """
+
+  refuted: bool
+  num_edges: int
+  num_flows: int
+
+
+def refute(
+  graph: Graph,
+  peak_bytes: int,
+  *,
+  max_flows: int = 5_000,
+  num_nodes: int = 25,
+) -> ProbeResult:
+  """Tries to prove that every order's peak exceeds `peak_bytes`.
+
+  Args:
+    graph: The program, contracted if possible.
+    peak_bytes: The peak to refute, usually one less than the best known.
+    max_flows: How many minimum cuts to compute at most.
+    num_nodes: How many nodes to probe in each round, highest cuts first.
+
+  Returns:
+    The outcome; `refuted` is a proof, its absence says nothing.
+  """
+  return _Prober(graph, peak_bytes, max_flows, num_nodes).run()
+
+
+class _OutOfFlowsError(Exception):
+  """The budget is spent."""
+
+
+class _Prober:
+  """The graph with all precedences learnt so far."""
+
+  def __init__(
+    self, graph: Graph, peak_bytes: int, max_flows: int, num_nodes: int
+  ):
+    self._graph = graph
+    self._peak_bytes = peak_bytes
+    self._max_flows = max_flows
+    self._num_probed = num_nodes
+    self._num_flows = 0
+    self._num_edges = 0
+
+  def run(self) -> ProbeResult:
+    try:
+      refuted = self._refute()
+    except _OutOfFlowsError:
+      refuted = False
+    return ProbeResult(
+      refuted=refuted,
+      num_edges=self._num_edges,
+      num_flows=self._num_flows,
+    )
+
+  def _refute(self) -> bool:
+    while True:
+      self._cut = MinCut(self._graph)
+      self._ancestors, self._descendants = reachability.closure(self._graph)
+      bounds = []
+      for v in range(self._graph.num_nodes):
+        bounds.append(self._bound(v))
+        if bounds[v] > self._peak_bytes:
+          return True
+      nodes = sorted(range(len(bounds)), key=lambda v: -bounds[v])
+      edges = []
+      for v in nodes[: self._num_probed]:
+        edges += self._probe(v)
+      self._num_edges += len(edges)
+      if not edges:
+        return False
+      if not self._add(edges):
+        return True
+
+  def _bound(
+    self, v: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
+  ) -> int:
+    if self._num_flows >= self._max_flows:
+      raise _OutOfFlowsError
+    self._num_flows += 1
+    return self._cut.bound(v, before=before, after=after)
+
+  def _probe(self, v: int) -> list[tuple[int, int]]:
+    """Returns the precedences that follow at v.
+
+    A node can only be forced to one side if every minimum cut has it there, so
+    only those are tried, and an implied precedence is not tried again.
+    """
+    everything = (1 << self._graph.num_nodes) - 1
+    known = self._ancestors[v] | self._descendants[v] | (1 << v)
+    edges = []
+    todo = sum(1 << u for u in self._cut.side(v, "least")) & ~known
+    while todo:
+      u = todo.bit_length() - 1
+      todo &= ~(1 << u)
+      if self._bound(v, after=(u,)) > self._peak_bytes:
+        edges.append((u, v))
+        todo &= ~self._ancestors[u]
+    most = sum(1 << u for u in self._cut.side(v, "most"))
+    todo = everything & ~most & ~known
+    while todo:
+      u = (todo & -todo).bit_length() - 1
+      todo &= ~(1 << u)
+      if self._bound(v, before=(u,)) > self._peak_bytes:
+        edges.append((v, u))
+        todo &= ~self._descendants[u]
+    self._num_flows += 2
+    return edges
+
+  def _add(self, edges: list[tuple[int, int]]) -> bool:
+    """Adds precedences; returns whether there is still no cycle."""
+    before = [set(node.predecessors) for node in self._graph.nodes]
+    for u, v in edges:
+      before[v].add(u)
+    if len(topological_order([[*b] for b in before])) < len(before):
+      return False
+    nodes = tuple(
+      dataclasses.replace(node, predecessors=tuple(sorted(b)))
+      for node, b in zip(self._graph.nodes, before, strict=True)
+    )
+    self._graph = dataclasses.replace(self._graph, nodes=nodes)
+    return True

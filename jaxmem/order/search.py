@@ -1,0 +1,205 @@
+"""The order search: directed passes, guided by minimum cuts.
+
+  1. Bound the initial order: it may be optimal already.
+  2. Passes with the initial order as priority, backward and then forward,
+     bisecting the soft budget between the bound and the best peak.
+  3. Rounds until the best meets the bound or nothing was gained: partition the
+     best order at its bottlenecks by their minimum cuts, and use the result as
+     a candidate and as the priority of new passes.
+
+Deterministic: no clock and no randomness; effort is counted in passes, node
+executions and flows.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+
+from jaxmem import liveness
+from jaxmem.bounds import LowerBound, MinCut, lower_bound
+from jaxmem.graph import Graph
+from jaxmem.order.directed_pass import DirectedPass
+from jaxmem.order.result import OrderResult
+
+_MAX_CANDIDATES = 8
+_MAX_BOTTLENECKS = 24
+_MAX_STALLED_ROUNDS = 2
+_NUM_BISECTIONS = 6
+_THRESHOLDS = (0.5, 0.8, 0.2, 0.95)
+
+Side = Literal["least", "most"]
+
+
+def search(
+  graph: Graph,
+  initial_order: Sequence[int],
+  *,
+  max_passes: int = 160,
+  max_runs: int = 1_000_000,
+  max_flows: int = 150,
+) -> OrderResult:
+  """Searches for an order with a low peak.
+
+  Args:
+    graph: The program; contract it first, it pays.
+    initial_order: A topological order to start from and never to be worse than.
+    max_passes: How many passes to make at most.
+    max_runs: After how many node executions to begin no new pass.
+    max_flows: How many minimum cuts to spend on the final bound.
+
+  Returns:
+    The best order found, of status "optimal" if its peak meets the bound.
+  """
+  return _Search(graph, initial_order, max_passes, max_runs).run(max_flows)
+
+
+class _Search:
+  """The best order so far and what may still be spent."""
+
+  def __init__(
+    self,
+    graph: Graph,
+    initial_order: Sequence[int],
+    max_passes: int,
+    max_runs: int,
+  ):
+    self._graph = graph
+    self._cut = MinCut(graph)
+    self._passes: dict[bool, DirectedPass] = {}
+    self._max_passes = max_passes
+    self._max_runs = max_runs
+    self._num_passes = 0
+    self._initial = tuple(initial_order)
+    self._best = self._initial
+    self._peak_bytes = liveness.peak_bytes(graph, self._initial)
+    self._bound = LowerBound(0, None, 0)
+    self._improvements = [self._initial]
+
+  def run(self, max_flows: int) -> OrderResult:
+    self._raise_bound(20)
+    for forward in (False, True):
+      self._bisect(forward, self._initial, _NUM_BISECTIONS)
+      self._raise_bound(20)
+    num_rounds = num_stalled = 0
+    while not self._is_done() and num_stalled < _MAX_STALLED_ROUNDS:
+      peak_bytes = self._peak_bytes
+      self._round(_THRESHOLDS[num_rounds % len(_THRESHOLDS)])
+      num_rounds += 1
+      num_stalled = num_stalled + 1 if self._peak_bytes == peak_bytes else 0
+    self._raise_bound(max_flows)
+    return self._result()
+
+  def _is_done(self) -> bool:
+    num_runs = sum(made.num_runs for made in self._passes.values())
+    return (
+      self._peak_bytes <= self._bound.num_bytes
+      or self._num_passes >= self._max_passes
+      or num_runs >= self._max_runs
+    )
+
+  def _raise_bound(self, max_flows: int) -> None:
+    if self._peak_bytes > self._bound.num_bytes:
+      bound = lower_bound(self._graph, self._best, max_flows, self._cut)
+      self._bound = max(self._bound, bound, key=lambda b: b.num_bytes)
+
+  def _round(self, fraction: float) -> None:
+    """Two thresholds, both sides of the cuts, then the best as priority."""
+    for guided in (True, False):
+      for side in ("least", "most"):
+        if self._is_done():
+          return
+        threshold = self._peak_bytes - 1
+        if guided:
+          threshold = min(threshold, self._between(fraction))
+        order = self._partition_at_bottlenecks(threshold, side)
+        self._offer(order)
+        for forward in (False, True):
+          for soft_bytes in dict.fromkeys(
+            (self._peak_bytes - 1, threshold, self._between(0.5))
+          ):
+            self._make_pass(forward, order, soft_bytes)
+    for forward in (False, True):
+      self._bisect(forward, self._best, 3)
+    self._raise_bound(10)
+
+  def _between(self, fraction: float) -> int:
+    bound = self._bound.num_bytes
+    return bound + int(fraction * (self._peak_bytes - bound))
+
+  def _bisect(
+    self, forward: bool, priority_order: Sequence[int], num_steps: int
+  ) -> None:
+    """Looks for the soft budget at which a pass does best."""
+    low, high = self._bound.num_bytes, self._peak_bytes
+    soft_bytes = low
+    for step in range(num_steps):
+      peak_bytes = self._make_pass(forward, priority_order, soft_bytes)
+      if peak_bytes is None or peak_bytes > soft_bytes:
+        low = max(low, soft_bytes)
+      if peak_bytes is not None:
+        high = min(high, peak_bytes)
+      if high - low <= 1 + (high - self._graph.base_bytes) // 5000:
+        return
+      soft_bytes = high - 1 if step == 0 else (low + high) // 2
+
+  def _make_pass(
+    self, forward: bool, priority_order: Sequence[int], soft_bytes: int
+  ) -> int | None:
+    if self._is_done():
+      return None
+    if forward not in self._passes:
+      self._passes[forward] = DirectedPass(self._graph, forward=forward)
+    self._num_passes += 1
+    order = self._passes[forward](priority_order, soft_bytes, self._peak_bytes)
+    return None if order is None else self._offer(order)
+
+  def _offer(self, order: tuple[int, ...]) -> int:
+    peak_bytes = liveness.peak_bytes(self._graph, order)
+    if peak_bytes < self._peak_bytes:
+      self._best, self._peak_bytes = order, peak_bytes
+      self._improvements.append(order)
+    return peak_bytes
+
+  def _partition_at_bottlenecks(
+    self, threshold: int, side: Side
+  ) -> tuple[int, ...]:
+    """The best order, stably partitioned by the cut of each bottleneck."""
+    order = self._best
+    live = liveness.live_bytes(self._graph, order)
+    peaks = sorted(bottlenecks(live, threshold), key=lambda i: (-live[i], -i))
+    for step in sorted(peaks[:_MAX_BOTTLENECKS]):
+      node = self._best[step]
+      inside = self._cut.side(node, side)
+      num_bytes = self._cut.bound(node)
+      if num_bytes > self._bound.num_bytes:
+        self._bound = LowerBound(num_bytes, node, 1)
+      first = [v for v in order if v in inside]
+      rest = [v for v in order if v not in inside and v != node]
+      order = (*first, node, *rest)
+    return order
+
+  def _result(self) -> OrderResult:
+    bound = self._bound.num_bytes
+    kept = self._improvements[:-_MAX_CANDIDATES:-1]
+    candidates = dict.fromkeys((*kept, self._initial))
+    # The initial order comes last even if it is also the best.
+    return OrderResult(
+      order=self._best,
+      peak_bytes=self._peak_bytes,
+      lower_bound_bytes=bound,
+      status="optimal" if self._peak_bytes == bound else "feasible",
+      method="search",
+      num_passes=self._num_passes,
+      candidates=tuple(candidates),
+    )
+
+
+def bottlenecks(live: np.ndarray, threshold: int) -> Iterator[int]:
+  """Yields the highest step of each run of steps above a threshold."""
+  above = np.flatnonzero(live > threshold)
+  if not above.size:
+    return
+  breaks = np.flatnonzero(np.diff(above) > 1) + 1
+  for run in np.split(above, breaks):
+    yield int(run[np.argmax(live[run])])

@@ -1,0 +1,163 @@
+import itertools
+
+import random_graphs
+from absl.testing import absltest, parameterized
+
+from jaxmem import liveness, validate
+from jaxmem.order import cpsat_order, displacement, plan_order, refute
+
+# Small programs after those that OLLA's authors test with, in the same
+# convention: a node's value is added, the bytes are recorded, then the values
+# without a later use are freed.
+_SIMPLE = (
+  ("a", 30, ()),
+  ("b", 30, ("a",)),
+  ("c", 10, ("a",)),
+  ("d", 30, ("b",)),
+  ("e", 10, ("c", "d")),
+)
+_DIAMOND = (
+  ("top", 10, ()),
+  ("left", 10, ("top",)),
+  ("right", 80, ("top",)),
+  ("left_end", 30, ("left",)),
+  ("right_end", 40, ("right",)),
+  ("bottom", 10, ("left_end", "right_end")),
+)
+_FAN_IN = (
+  ("a", 50, ()),
+  ("b", 20, ()),
+  ("c", 10, ("a",)),
+  ("d", 40, ("b",)),
+  ("out", 10, ("a", "c", "d")),
+)
+_FIGURE_3 = (
+  ("v1", 5, ()),
+  ("v2", 25, ("v1",)),
+  ("v3", 20, ("v1",)),
+  ("v4", 15, ("v2",)),
+  ("v5", 5, ("v3", "v4")),
+)
+
+
+class PlanOrderTest(parameterized.TestCase):
+  @parameterized.parameters("fast", "normal", "prove")
+  def test_brackets_the_optimum(self, effort):
+    for seed in range(60):
+      graph = random_graphs.random_graph(seed, 3 + seed % 5)
+      initial, *orders = random_graphs.all_orders(graph)
+      peaks = [liveness.peak_bytes(graph, o) for o in (initial, *orders)]
+      result = plan_order(graph, initial, effort=effort)
+      validate.check_peak(graph, result.order, result.peak_bytes)
+      self.assertLessEqual(result.lower_bound_bytes, min(peaks))
+      self.assertEqual(result.candidates[-1], initial)
+      self.assertEqual(result.candidates[0], result.order)
+      if effort != "fast":
+        self.assertEqual(result.peak_bytes, min(peaks), msg=str(seed))
+
+  @parameterized.named_parameters(
+    # a b c d e: a+b+c and b+c+d are 70. With d before c: a+b+d is 90.
+    ("simple", _SIMPLE, (), 70, 90),
+    # right is freed before left_end is made: left+right+right_end is 130.
+    # left_end first: left_end+right+right_end is 150.
+    ("diamond", _DIAMOND, (), 130, 150),
+    # The control edge forbids the better order.
+    ("control", _DIAMOND, (("left_end", "right_end"),), 150, 150),
+    # b and d before c: a+b+d is 110 and so is a+c+d+out. Else a+b+c+d is 120.
+    ("fan_in", _FAN_IN, (), 110, 120),
+    # v4 before v3: v1+v2+v4 is 45. v3 before v4: v2+v3+v4 is 60.
+    ("figure_3", _FIGURE_3, (), 45, 60),
+  )
+  def test_small_programs(self, edges, controls, least, most):
+    graph = random_graphs.dataflow(edges, controls)
+    peaks = [
+      liveness.peak_bytes(graph, o) for o in random_graphs.all_orders(graph)
+    ]
+    self.assertEqual((min(peaks), max(peaks)), (least, most))
+    worst = [*random_graphs.all_orders(graph)][peaks.index(most)]
+    result = plan_order(graph, worst)
+    self.assertEqual(result.peak_bytes, least)
+    self.assertEqual(result.status, "optimal")
+
+  def test_an_optimal_order_is_kept(self):
+    graph = random_graphs.dataflow(
+      [("a", 3, ()), ("b", 5, ("a",)), ("c", 7, ("b",))]
+    )
+    result = plan_order(graph)
+    self.assertEqual(result.order, (0, 1, 2))
+    self.assertEqual(result.method, "min cut")
+
+  def test_refuses_what_it_cannot_plan(self):
+    graph = random_graphs.build([(), (0,)], [])
+    with self.assertRaisesRegex(ValueError, "effort must be one of fast"):
+      plan_order(graph, effort="slow")  # pyright: ignore[reportArgumentType]
+    with self.assertRaisesRegex(ValueError, "topological permutation"):
+      plan_order(graph, (1, 0))
+
+  def test_is_deterministic(self):
+    graph = random_graphs.train_step(12, num_branches=2)
+    results = [plan_order(graph) for _ in range(2)]
+    self.assertEqual(*results)
+
+
+class CpSatOrderTest(absltest.TestCase):
+  def test_finds_the_optimum(self):
+    for seed in range(80):
+      graph = random_graphs.random_graph(seed, 3 + seed % 5)
+      orders = list(random_graphs.all_orders(graph))
+      peaks = [liveness.peak_bytes(graph, order) for order in orders]
+      worst = orders[peaks.index(max(peaks))]
+      result = cpsat_order(graph, worst)
+      validate.check_peak(graph, result.order, result.peak_bytes)
+      self.assertLessEqual(result.lower_bound_bytes, min(peaks), msg=str(seed))
+      if not any(len(node.shares) > 1 for node in graph.nodes):
+        self.assertEqual(result.peak_bytes, min(peaks), msg=str(seed))
+        self.assertEqual(result.status, "optimal")
+
+  def test_proves_a_train_step(self):
+    graph = random_graphs.train_step(3, num_branches=2)
+    result = cpsat_order(graph, range(graph.num_nodes))
+    validate.check_peak(graph, result.order, result.peak_bytes)
+    self.assertEqual(result.status, "optimal")
+
+
+class ProbingTest(absltest.TestCase):
+  def test_never_refutes_the_optimum(self):
+    num_refuted = 0
+    for seed in range(150):
+      graph = random_graphs.random_graph(seed, 4 + seed % 4)
+      optimum = min(
+        liveness.peak_bytes(graph, o) for o in random_graphs.all_orders(graph)
+      )
+      self.assertFalse(refute(graph, optimum).refuted, msg=str(seed))
+      num_refuted += refute(graph, optimum - 1).refuted
+    self.assertGreater(num_refuted, 140)
+
+  def test_stops_at_max_flows(self):
+    graph = random_graphs.train_step(4, num_branches=2)
+    peak_bytes = plan_order(graph).peak_bytes
+    result = refute(graph, peak_bytes, max_flows=80)
+    self.assertFalse(result.refuted)
+    self.assertBetween(result.num_flows, 78, 82)
+
+
+class ClosenessTest(absltest.TestCase):
+  def test_displacement(self):
+    # 2 moves two steps forward, 0 and 1 one step back each.
+    self.assertEqual(displacement((2, 0, 1), (0, 1, 2)), 4)
+    self.assertEqual(displacement((2, 0, 1), (2, 0, 1)), 0)
+
+  def test_no_further_than_any_candidate(self):
+    for seed, num_layers in itertools.product(range(3), (5, 10)):
+      graph = random_graphs.train_step(num_layers, seed=seed)
+      result = plan_order(graph)
+      initial = result.candidates[-1]
+      for order in result.candidates:
+        if liveness.peak_bytes(graph, order) == result.peak_bytes:
+          self.assertLessEqual(
+            displacement(result.order, initial), displacement(order, initial)
+          )
+
+
+if __name__ == "__main__":
+  absltest.main()
