@@ -128,7 +128,7 @@ def _wirings(num_nodes: int, num_stages: int) -> tuple[Wiring, ...]:
 
 _MODULES = {
   "full": (RandWire(_wirings(32, 3)), 224),
-  "small": (RandWire(_wirings(8, 2), 32, 256, 100), 96),
+  "small": (RandWire(_wirings(8, 2), 64, 256, 100), 112),
   "tiny": (RandWire(_wirings(5, 1), 4, 16, 10), 16),
 }
 

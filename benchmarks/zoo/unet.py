@@ -40,7 +40,7 @@ class UNet(nn.Module):
 
 _MODULES = {
   "full": (UNet(), 256),
-  "small": (UNet(16, 3), 64),
+  "small": (UNet(16, 3), 96),
   "tiny": (UNet(4, 2), 8),
 }
 
