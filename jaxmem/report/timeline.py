@@ -1,0 +1,201 @@
+"""The picture of a plan: one HTML page, address against schedule step.
+
+Every buffer is a rectangle, before and after side by side on one scale, with
+the live bytes and their lower bound below. The page holds its data, style and
+script, opens from disk and asks the network for nothing (its content security
+policy forbids it).
+
+The form is that of the memory profilers of PyTorch and of the storage
+allocation literature: see Steiner et al., "MODeL: Memory Optimizations for Deep
+Learning", ICML 2023, figure 1, and Moffitt, "MiniMalloc", ASPLOS 2023.
+"""
+
+import dataclasses
+import functools
+import html
+import importlib.resources
+import json
+import string
+from collections.abc import Sequence
+
+KINDS = ("temp", "donated", "output", "parameter")
+
+# In the order in which the browser must read them.
+_SCRIPTS = ("timeline_model.js", "timeline_panel.js", "timeline_page.js")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rectangle:
+  """A buffer in time and address space.
+
+  Attributes:
+    name: The name under which the page shows and finds it; the same buffer has
+      the same name before and after.
+    size_bytes: Height, in bytes.
+    offset_bytes: Lowest address, in bytes from the bottom of the picture.
+    start: First schedule step at which it is live.
+    end: One past the last step; a buffer with `end == start` is listed but not
+      drawn.
+    source: Source line, or empty if unknown.
+    kind: One of `KINDS`.
+  """
+
+  name: str
+  size_bytes: int
+  offset_bytes: int
+  start: int
+  end: int
+  source: str = ""
+  kind: str = "temp"
+
+  def __post_init__(self) -> None:
+    if self.size_bytes < 0 or self.offset_bytes < 0:
+      raise ValueError(
+        f"Buffer {self.name!r} must have a size and an offset of at least 0 "
+        f"bytes, got {self.size_bytes} and {self.offset_bytes}."
+      )
+    if not 0 <= self.start <= self.end:
+      raise ValueError(
+        f"Buffer {self.name!r} must have 0 <= start <= end, got "
+        f"[{self.start}, {self.end})."
+      )
+    if self.kind not in KINDS:
+      raise ValueError(
+        f"Buffer {self.name!r} must have one of the kinds {KINDS}, got "
+        f"{self.kind!r}."
+      )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Arena:
+  """One side of the picture.
+
+  Attributes:
+    title: Its heading, such as "XLA".
+    rectangles: Every buffer.
+    height_bytes: The temporary memory that the program asks for, in bytes.
+    live_bytes: Bytes live while each step executes, `[num_steps]`.
+    num_steps: Steps in the schedule.
+    allocations: Bands `(name, offset_bytes, size_bytes)` if several allocations
+      are drawn one above the other, the heap of temporaries first. None means
+      one band of `height_bytes`.
+  """
+
+  title: str
+  rectangles: tuple[Rectangle, ...]
+  height_bytes: int
+  live_bytes: tuple[int, ...]
+  num_steps: int
+  allocations: tuple[tuple[str, int, int], ...] = ()
+
+  def __post_init__(self) -> None:
+    if len(self.live_bytes) != self.num_steps:
+      raise ValueError(
+        f"Arena {self.title!r} must have live_bytes for each of its "
+        f"{self.num_steps} steps, got {len(self.live_bytes)}."
+      )
+    for rectangle in self.rectangles:
+      if rectangle.end > self.num_steps:
+        raise ValueError(
+          f"Buffer {rectangle.name!r} must end within the {self.num_steps} "
+          f"steps of arena {self.title!r}, got {rectangle.end}."
+        )
+
+  @property
+  def peak_bytes(self) -> int:
+    """The most bytes live at any step; 0 without steps."""
+    return max(self.live_bytes, default=0)
+
+  @property
+  def peak_step(self) -> int:
+    """The first step at which `peak_bytes` are live; 0 without steps."""
+    return self.live_bytes.index(self.peak_bytes) if self.live_bytes else 0
+
+
+def render_html(
+  *,
+  title: str,
+  subtitle: str,
+  before: Arena,
+  after: Arena,
+  lower_bound_bytes: int | None,
+  facts: Sequence[tuple[str, str]] = (),
+) -> str:
+  """Returns the page, UTF-8 text without references to other files.
+
+  Deterministic: the same arguments give the same text.
+
+  Args:
+    title: Heading and window title. Like all text here it is escaped.
+    subtitle: One line below it, such as the program and the device.
+    before: The left side, usually XLA's own plan.
+    after: The right side.
+    lower_bound_bytes: What no order can go below, in bytes, drawn as a line
+      over the live bytes of both sides. None if unknown.
+    facts: Pairs of a label and a value, shown in this order above the picture.
+  """
+  data = _encode((before, after), lower_bound_bytes)
+  return string.Template(_read("timeline.html")).substitute(
+    title=html.escape(title),
+    subtitle=html.escape(subtitle),
+    facts="\n".join(
+      f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>"
+      for label, value in facts
+    ),
+    style=_read("timeline.css"),
+    script="\n".join(_read(name) for name in _SCRIPTS),
+    data=_script_safe(json.dumps(data, separators=(",", ":"))),
+  )
+
+
+def _encode(
+  arenas: Sequence[Arena], lower_bound_bytes: int | None
+) -> dict[str, object]:
+  """Columns rather than objects, and each text once: a sixth of the size."""
+  names: dict[str, int] = {}
+  sources: dict[str, int] = {}
+  columns = [_encode_arena(arena, names, sources) for arena in arenas]
+  return {
+    "lower_bound": lower_bound_bytes,
+    "kinds": KINDS,
+    "names": list(names),
+    "sources": list(sources),
+    "arenas": columns,
+  }
+
+
+def _encode_arena(
+  arena: Arena, names: dict[str, int], sources: dict[str, int]
+) -> dict[str, object]:
+  rectangles = arena.rectangles
+  return {
+    "title": arena.title,
+    "height": arena.height_bytes,
+    "steps": arena.num_steps,
+    "live": arena.live_bytes,
+    "bands": arena.allocations,
+    "name": [names.setdefault(r.name, len(names)) for r in rectangles],
+    "source": [sources.setdefault(r.source, len(sources)) for r in rectangles],
+    "kind": [KINDS.index(r.kind) for r in rectangles],
+    "size": [r.size_bytes for r in rectangles],
+    "offset": [r.offset_bytes for r in rectangles],
+    "start": [r.start for r in rectangles],
+    "end": [r.end for r in rectangles],
+  }
+
+
+def _script_safe(text: str) -> str:
+  """Escapes JSON so that no name can end the script element or open another.
+
+  The three characters occur only inside JSON strings, where \\u003c and the
+  like mean the same.
+  """
+  for character in "<>&":
+    text = text.replace(character, f"\\u{ord(character):04x}")
+  return text
+
+
+@functools.cache
+def _read(name: str) -> str:
+  folder = importlib.resources.files("jaxmem.report")
+  return folder.joinpath(name).read_text(encoding="utf-8")
