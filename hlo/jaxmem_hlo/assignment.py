@@ -283,6 +283,23 @@ class AssignmentModel:
     fixed = [allocations[i] for i in range(length) if not is_temp[i]]
     return [*fixed, *combined.values()]
 
+  def may_share(self, operand_id: int, read: Value, written: Value) -> bool:
+    """Whether `written` may take the place of `read` when that dies there.
+
+    Args:
+      operand_id: The operand of the instruction that defines `written`
+        through which it reads `read`.
+      read: The operand's value.
+      written: The instruction's output.
+    """
+    operand = self.module.instruction(operand_id)
+    tree = self.analysis.dataflow.trees[operand_id]
+    return read.size_bytes == written.size_bytes and any(
+      self._share(operand, index, *written.position)
+      for index, value in tree.items()
+      if value is read
+    )
+
   def shares_place(self, operand: Value, user: Value) -> bool:
     """Whether the heap may place `user` on top of a dying `operand`."""
     return operand.instruction.id in user.instruction.operands and self._share(

@@ -67,6 +67,12 @@ class Value:
     return self.position.instruction
 
   @property
+  def name(self) -> str:
+    """The defining instruction's name, with the index of a tuple element."""
+    index = "".join(f".{i}" for i in self.position.index)
+    return f"{self.instruction.name}{index}"
+
+  @property
   def is_tuple_table(self) -> bool:
     """Whether it is a tuple's table of pointers."""
     instruction, index = self.position

@@ -1,0 +1,77 @@
+"""From a predicted buffer assignment to the buffers of a Plan."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxmem_hlo.assignment import Allocation, Assignment
+from jaxmem_hlo.module import Module
+
+from jaxmem.plan import Layout, PlannedBuffer
+
+
+def describe(module: Module, assignment: Assignment) -> Layout:
+  """Lists where every value lives and when.
+
+  Args:
+    module: The module that was assigned.
+    assignment: A buffer assignment of it.
+
+  Returns:
+    The layout; constants are left out, and so are empty values.
+  """
+  buffers = []
+  num_outputs = 0
+  live = np.zeros(_num_steps(assignment) + 1, np.int64)
+  for allocation in assignment.allocations:
+    if allocation.kind == "constant":
+      continue
+    name = _name(allocation, num_outputs)
+    num_outputs += allocation.kind == "output"
+    found = _buffers(module, assignment, allocation, name)
+    if allocation.kind == "temp":
+      _add_live(live, found)
+    buffers.extend(found)
+  return Layout(
+    buffers=tuple(buffers),
+    peak_step=int(np.argmax(np.cumsum(live))),
+    num_steps=len(live) - 1,
+  )
+
+
+def _num_steps(assignment: Assignment) -> int:
+  return 1 + max((r.end for r in assignment.ranges.values()), default=0)
+
+
+def _name(allocation: Allocation, num_outputs: int) -> str:
+  if allocation.kind == "parameter":
+    return f"argument {allocation.parameter_number}"
+  if allocation.kind == "output":
+    return f"output {num_outputs}"
+  return allocation.kind
+
+
+def _buffers(
+  module: Module,
+  assignment: Assignment,
+  allocation: Allocation,
+  name: str,
+) -> list[PlannedBuffer]:
+  return [
+    PlannedBuffer(
+      name=value.name,
+      size_bytes=value.size_bytes,
+      allocation=name,
+      offset_bytes=offset,
+      start=assignment.ranges[value].start,
+      end=assignment.ranges[value].end + 1,
+      source=module.source(value.instruction),
+    )
+    for value, (offset, _) in allocation.offsets.items()
+    if value.size_bytes
+  ]
+
+
+def _add_live(live: np.ndarray, buffers: list[PlannedBuffer]) -> None:
+  for buffer in buffers:
+    live[buffer.start] += buffer.size_bytes
+    live[buffer.end] -= buffer.size_bytes

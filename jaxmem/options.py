@@ -1,0 +1,36 @@
+"""What a user may choose about planning."""
+
+import dataclasses
+import hashlib
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+  """Planning options; the defaults suit train steps.
+
+  Attributes:
+    effort: "fast" for a few search passes, "normal", or "prove" to spend up
+      to minutes on proving orders optimal. Work is counted, never clocked.
+    min_gain: Fraction of XLA's temporary bytes that a new order must save;
+      otherwise XLA's own order is kept, since any change of order can cost
+      time.
+  """
+
+  effort: Literal["fast", "normal", "prove"] = "normal"
+  min_gain: float = 0.01
+
+  def __post_init__(self):
+    if self.effort not in ("fast", "normal", "prove"):
+      raise ValueError(
+        f"effort must be 'fast', 'normal' or 'prove', got {self.effort!r}."
+      )
+    if not 0.0 <= self.min_gain < 1.0:
+      raise ValueError(
+        f"min_gain must be a fraction in [0, 1), got {self.min_gain}."
+      )
+
+  def tag(self, version: str) -> str:
+    """Returns a short name of the options and the version that reads them."""
+    text = f"{version}|{self!r}"
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

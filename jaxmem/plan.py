@@ -1,0 +1,230 @@
+"""The plan of one step: everything decided, and what XLA made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from jaxmem import units
+
+_FORMAT = 1
+_NUM_TOP_BUFFERS = 8
+
+
+class InfeasibleError(ValueError):
+  """No plan that was found fits the memory limit.
+
+  Attributes:
+    smallest_bytes: Total bytes of the smallest plan found.
+    lower_bound_bytes: No order of this program needs fewer.
+  """
+
+  def __init__(
+    self, message: str, *, smallest_bytes: int, lower_bound_bytes: int
+  ):
+    super().__init__(message)
+    self.smallest_bytes = smallest_bytes
+    self.lower_bound_bytes = lower_bound_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBuffer:
+  """Where one value lives, and when.
+
+  Attributes:
+    name: The instruction that defines it, with its output index.
+    size_bytes: Its size.
+    allocation: "temp", or the slot it lies in: "argument 3", "output 0".
+    offset_bytes: Where in the allocation.
+    start: First step at which it is live, on the flattened schedule.
+    end: One past the last such step.
+    source: Where in the user's program it comes from.
+  """
+
+  name: str
+  size_bytes: int
+  allocation: str
+  offset_bytes: int
+  start: int
+  end: int
+  source: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+  """All buffers of one version of the program, and its live bytes.
+
+  Attributes:
+    buffers: Every value that is not a constant.
+    peak_step: The step with the most live bytes in the temp allocation.
+    num_steps: Length of the flattened schedule.
+  """
+
+  buffers: tuple[PlannedBuffer, ...]
+  peak_step: int
+  num_steps: int
+
+  def at_peak(self) -> list[PlannedBuffer]:
+    """Returns the temporaries live at the peak, largest first."""
+    found = [
+      b
+      for b in self.buffers
+      if b.allocation == "temp" and b.start <= self.peak_step < b.end
+    ]
+    return sorted(found, key=lambda b: (-b.size_bytes, b.name))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """A plan, measured. All bytes are for one execution of the step.
+
+  Attributes:
+    name: The function's name.
+    target: The device planned for.
+    status: "optimal": no order has a lower peak, and that is proven;
+      "feasible": better than XLA's order; "baseline": XLA's own order is kept.
+    method: What found the order.
+    baseline_temp_bytes: XLA's temporaries without jaxmem, as measured by
+      `memory_analysis` on a compile of its own.
+    temp_bytes: The same for the plan.
+    predicted_temp_bytes: What the assignment model said it would be.
+    lower_bound_bytes: No order of this program has smaller temporaries.
+    argument_bytes: Of all arguments.
+    output_bytes: Of all outputs.
+    alias_bytes: Of outputs that reuse a donated argument.
+    num_instructions: Length of the flattened schedule.
+    num_pinned: Instructions whose mutual order was left alone because another
+      device, the host or a hidden state sees it.
+    planning_s: Seconds spent on planning.
+    compile_s: Seconds of both compiles, planning included.
+    versions: Of jax, jaxlib and jaxmem.
+    order: Names of the entry's instructions in execution order.
+    before: The buffers under XLA's own order.
+    after: The buffers under the plan.
+  """
+
+  name: str
+  target: str
+  status: str
+  method: str
+  baseline_temp_bytes: int
+  temp_bytes: int
+  predicted_temp_bytes: int
+  lower_bound_bytes: int
+  argument_bytes: int
+  output_bytes: int
+  alias_bytes: int
+  num_instructions: int
+  num_pinned: int
+  planning_s: float
+  compile_s: float
+  versions: dict[str, str]
+  order: tuple[str, ...]
+  before: Layout
+  after: Layout
+
+  @property
+  def total_bytes(self) -> int:
+    """Device bytes of one execution: arguments, outputs, temporaries."""
+    return (
+      self.argument_bytes
+      + self.output_bytes
+      - self.alias_bytes
+      + self.temp_bytes
+    )
+
+  @property
+  def saved_bytes(self) -> int:
+    """Bytes of temporaries that the plan saves."""
+    return self.baseline_temp_bytes - self.temp_bytes
+
+  @property
+  def gap(self) -> float:
+    """How far the plan's temporaries lie above the bound, as a fraction."""
+    return self.temp_bytes / max(1, self.lower_bound_bytes) - 1
+
+  @property
+  def model_error(self) -> int:
+    """Bytes by which the assignment model missed what XLA reported."""
+    return self.predicted_temp_bytes - self.temp_bytes
+
+  def __str__(self) -> str:
+    return "\n".join(_summary(self))
+
+  def to_json(self) -> str:
+    """Serializes the plan; `from_json` reads it back equal."""
+    return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
+
+  @classmethod
+  def from_json(cls, text: str) -> Plan:
+    """Reads what `to_json` wrote.
+
+    Raises:
+      ValueError: If the text is not such a plan.
+    """
+    try:
+      fields: dict[str, Any] = json.loads(text)
+      if fields.pop("format") != _FORMAT:
+        raise ValueError("an unknown format version")
+      for key in ("before", "after"):
+        fields[key] = _layout(fields[key])
+      fields["order"] = tuple(fields["order"])
+      return cls(**fields)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+      raise ValueError(
+        f"Not a plan written by Plan.to_json: {error!r}. Write it anew with"
+        " this version of jaxmem."
+      ) from error
+
+  def save(self, path: str | os.PathLike[str]) -> None:
+    """Writes `to_json()` to a file."""
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(self.to_json())
+
+
+def _layout(fields: dict[str, Any]) -> Layout:
+  buffers = tuple(PlannedBuffer(**b) for b in fields.pop("buffers"))
+  return Layout(buffers=buffers, **fields)
+
+
+def _summary(plan: Plan) -> list[str]:
+  before, after = plan.baseline_temp_bytes, plan.temp_bytes
+  change = 100.0 * (after / before - 1) if before else 0.0
+  lines = [
+    f"{plan.name} on {plan.target}: {_STATUS[plan.status]}",
+    f"  temporaries   {units.format_bytes(before)} ->"
+    f" {units.format_bytes(after)} ({change:+.1f} %)",
+    f"  lower bound   {units.format_bytes(plan.lower_bound_bytes)}"
+    f" (gap {100 * plan.gap:.1f} %)",
+    f"  whole program {units.format_bytes(plan.total_bytes)}"
+    f" (arguments {units.format_bytes(plan.argument_bytes)}, outputs"
+    f" {units.format_bytes(plan.output_bytes)}, of these aliased"
+    f" {units.format_bytes(plan.alias_bytes)})",
+    f"  planning      {plan.planning_s:.2f} s of {plan.compile_s:.1f} s for"
+    f" two compiles; {plan.num_instructions} instructions, {plan.method}",
+  ]
+  if plan.model_error:
+    lines.append(f"  model error   {plan.model_error:+d} bytes")
+  if plan.num_pinned:
+    lines.append(f"  left in place {plan.num_pinned} ordered instructions")
+  return [*lines, *_peak_table(plan.after.at_peak())]
+
+
+_STATUS = {
+  "optimal": "optimal, proven",
+  "feasible": "better than XLA's order, not proven optimal",
+  "baseline": "XLA's own order kept",
+}
+
+
+def _peak_table(buffers: Sequence[PlannedBuffer]) -> list[str]:
+  if not buffers:
+    return []
+  lines = [f"  at the peak   {len(buffers)} buffers, the largest:"]
+  for buffer in buffers[:_NUM_TOP_BUFFERS]:
+    size = units.format_bytes(buffer.size_bytes)
+    lines.append(f"    {size:>10}  {buffer.name}  {buffer.source}".rstrip())
+  return lines
