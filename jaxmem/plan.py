@@ -68,13 +68,16 @@ class Layout:
   num_steps: int
 
   def at_peak(self) -> list[PlannedBuffer]:
-    """Returns the temporaries live at the peak, largest first."""
-    found = [
-      b
-      for b in self.buffers
+    """Returns the temporaries live at the peak, largest first.
+
+    Of several values at one place, the one that came last is named.
+    """
+    found = {
+      b.offset_bytes: b
+      for b in sorted(self.buffers, key=lambda b: (b.start, b.name))
       if b.allocation == "temp" and b.start <= self.peak_step < b.end
-    ]
-    return sorted(found, key=lambda b: (-b.size_bytes, b.name))
+    }
+    return sorted(found.values(), key=lambda b: (-b.size_bytes, b.name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

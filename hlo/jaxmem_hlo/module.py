@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from jaxmem_hlo.proto import hlo_pb2
 
+_INSTALLED = ("site-packages/", "dist-packages/")
+
 
 class Instruction:
   """One HLO instruction: a read-only view with the hot fields unpacked.
@@ -200,16 +202,35 @@ class Module:
   def source(self, instruction: Instruction) -> str:
     """Returns "file:line" of the user's code, or the op's name scope.
 
-    The innermost frame of the stack that XLA kept is used. Empty when the
-    module knows nothing about the instruction.
+    Of the frames that XLA kept, the innermost one outside of installed
+    packages counts. Empty when the module knows nothing of the instruction.
     """
     metadata = instruction.proto.metadata
     if metadata.source_file:
       return f"{metadata.source_file}:{metadata.source_line}"
+    frame_id = metadata.stack_frame_id
+    if not frame_id:
+      return metadata.op_name
+    if frame_id not in self._sources:
+      self._sources[frame_id] = self._frame_source(frame_id)
+    return self._sources[frame_id]
+
+  @functools.cached_property
+  def _sources(self) -> dict[int, str]:
+    return {}
+
+  def _frame_source(self, frame_id: int) -> str:
     index = self.proto.stack_frame_index
-    if 0 < metadata.stack_frame_id <= len(index.stack_frames):
-      frame = index.stack_frames[metadata.stack_frame_id - 1]
+    innermost = ""
+    while 0 < frame_id <= len(index.stack_frames):
+      frame = index.stack_frames[frame_id - 1]
       location = index.file_locations[frame.file_location_id - 1]
       file_name = index.file_names[location.file_name_id - 1]
-      return f"{file_name}:{location.line}"
-    return metadata.op_name
+      source = f"{file_name}:{location.line}"
+      if not any(part in file_name for part in _INSTALLED):
+        return source
+      innermost = innermost or source
+      if frame.parent_frame_id >= frame_id:
+        break
+      frame_id = frame.parent_frame_id
+    return innermost

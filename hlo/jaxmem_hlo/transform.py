@@ -9,6 +9,7 @@ tells marked from unmarked programs by the same name.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import warnings
@@ -113,12 +114,11 @@ def _warn_once(error: Exception) -> None:
   if _warned:
     return
   _warned = True
-  try:
+  # Even where warnings are errors, the user's step must compile.
+  with contextlib.suppress(Warning):
     warnings.warn(
       "jaxmem could not plan a module and left it to XLA's own plan:"
       f" {type(error).__name__}: {error}. Results are not affected.",
       PlanningWarning,
       stacklevel=2,
     )
-  except Warning:
-    pass  # Even where warnings are errors, the user's step must compile.
