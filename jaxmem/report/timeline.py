@@ -5,9 +5,9 @@ the live bytes and their lower bound below. The page holds its data, style and
 script, opens from disk and asks the network for nothing (its content security
 policy forbids it).
 
-The form is that of the memory profilers of PyTorch and of the storage
-allocation literature: see Steiner et al., "MODeL: Memory Optimizations for Deep
-Learning", ICML 2023, figure 1, and Moffitt, "MiniMalloc", ASPLOS 2023.
+The form is that in which the storage allocation literature draws a placement;
+see Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
+Hardware-Accelerated Machine Learning", ASPLOS 2023.
 """
 
 import dataclasses
@@ -77,8 +77,8 @@ class Arena:
     live_bytes: Bytes live while each step executes, `[num_steps]`.
     num_steps: Steps in the schedule.
     allocations: Bands `(name, offset_bytes, size_bytes)` if several allocations
-      are drawn one above the other, the heap of temporaries first. None means
-      one band of `height_bytes`.
+      are drawn one above the other, the heap of temporaries first. Empty
+      means one band of `height_bytes`.
   """
 
   title: str
@@ -151,7 +151,7 @@ def render_html(
 def _encode(
   arenas: Sequence[Arena], lower_bound_bytes: int | None
 ) -> dict[str, object]:
-  """Columns rather than objects, and each text once: a sixth of the size."""
+  """Columns rather than objects, and each text once, to keep the page small."""
   names: dict[str, int] = {}
   sources: dict[str, int] = {}
   columns = [_encode_arena(arena, names, sources) for arena in arenas]
