@@ -304,11 +304,10 @@ class Panel {
     const words = `${title} ${formatBytes(before)}`;
     this.text(context, words, right - 6, top - 9, theme.quiet, "right");
     if (lean < 16) return;
-    const share = ((100 * saved) / before).toFixed(1);
     const middle = GUTTER + this.plotWidth / 2;
     this.text(
-      context, `${formatBytes(saved)} less (${share}%)`, middle,
-      (low + high) / 2, theme.ink, "center");
+      context, `${formatBytes(saved)} less`, middle, (low + high) / 2,
+      theme.ink, "center");
   }
 
   drawBands(context) {
