@@ -135,7 +135,7 @@ class AssignmentModel:
       if own is None:
         heap.append(buffer)
         continue
-      own.busy |= _busy(buffer, ranges)
+      own.busy |= _busy(buffer, ranges)[0]
       for value in buffer.values:
         own.offsets[value] = (0, buffer.size_bytes)
         home[value] = own
@@ -181,12 +181,10 @@ class AssignmentModel:
         if operand_value in home and home[operand_value] in reusable:
           candidates.append(home[operand_value])
     candidates.extend(reversed(reusable))
-    busy = _busy(buffer, ranges)
-    # Ranges may only touch where one value ends and the next begins.
-    most_shared = 2 * len(buffer.values)
+    busy, ends = _busy(buffer, ranges)
     for allocation in candidates:
-      overlap = allocation.busy & busy
-      if overlap and overlap.bit_count() > most_shared:
+      # Ranges may only touch where one value ends and the other begins.
+      if allocation.busy & busy & ~ends:
         continue
       if self._fits(buffer, allocation, ranges):
         return allocation
@@ -415,13 +413,19 @@ class _HeapTrace:
     return None
 
 
-def _busy(buffer: LogicalBuffer, ranges: dict[Value, LiveRange]) -> int:
-  """Returns the times at which a buffer is live, as the bits of an int."""
-  busy = 0
+def _busy(
+  buffer: LogicalBuffer, ranges: dict[Value, LiveRange]
+) -> tuple[int, int]:
+  """Returns when a buffer is live, and where its values begin or end.
+
+  Both as the bits of an int: bit t stands for time t.
+  """
+  busy = ends = 0
   for value in buffer.values:
     live = ranges[value]
     busy |= (1 << live.end + 1) - (1 << live.start)
-  return busy
+    ends |= (1 << live.end) | (1 << live.start)
+  return busy, ends
 
 
 def _post_order(module: Module) -> dict[int, int]:
