@@ -1,6 +1,6 @@
 """Orderers: one per file, one signature, all deterministic."""
 
-from jaxmem.order.closeness import closest_orders, displacement
+from jaxmem.order.closeness import displacement, stay_close
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.cpsat_order import cpsat_order
 from jaxmem.order.planner import Effort, plan_order
@@ -13,11 +13,11 @@ __all__ = [
   "Effort",
   "OrderResult",
   "ProbeResult",
-  "closest_orders",
   "contract",
   "cpsat_order",
   "displacement",
   "plan_order",
   "refute",
   "search",
+  "stay_close",
 ]

@@ -1,17 +1,20 @@
 """Stay close to the compiler's order where memory does not ask for more.
 
 A compiler's order also serves the run time: it keeps producers and consumers
-together and overlaps transfers. So once the least peak is known, look for an
-order with that peak that departs from the initial one as little as possible.
+together and overlaps transfers. So once a good order is known, it is turned
+back, node by node, into the compiler's order as far as its peak allows.
 """
 
+import bisect
 from collections.abc import Sequence
 
 import numpy as np
 
 from jaxmem import liveness
 from jaxmem.graph import Graph
-from jaxmem.order.directed_pass import DirectedPass
+from jaxmem.order.pass_state import Layout, PassState
+
+_MAX_TRIES = 16
 
 
 def displacement(order: Sequence[int], initial_order: Sequence[int]) -> int:
@@ -24,12 +27,14 @@ def displacement(order: Sequence[int], initial_order: Sequence[int]) -> int:
   return int(np.abs(position[np.asarray(order, np.int64)] - steps).sum())
 
 
-def closest_orders(
-  graph: Graph,
-  initial_order: Sequence[int],
-  order: Sequence[int],
-) -> list[tuple[int, ...]]:
-  """Returns orders that are no worse than `order`, closest to initial first.
+def stay_close(
+  graph: Graph, initial_order: Sequence[int], order: Sequence[int]
+) -> tuple[int, ...]:
+  """Brings an order closer to the initial one without raising its peak.
+
+  From the first step on, the node that the initial order would run earliest is
+  pulled forward to this step, if all steps that it passes still fit; otherwise
+  the next, and at last the node that is there.
 
   Args:
     graph: The program.
@@ -37,14 +42,81 @@ def closest_orders(
     order: An order whose peak is to be kept.
 
   Returns:
-    Distinct orders, `order` among them, by displacement.
+    A topological order, with at most the peak of `order` unless nodes have
+    several pairs to share: then a pair that saves less may become possible and
+    be used before a better one. O(num_nodes**2), but vectorised.
   """
-  peak_bytes = liveness.peak_bytes(graph, order)
-  found = {tuple(order)}
-  for forward in (True, False):
-    make_pass = DirectedPass(graph, forward=forward)
-    for depth in (0, 1, 4):
-      other = make_pass(initial_order, peak_bytes, peak_bytes + 1, depth=depth)
-      if other is not None:
-        found.add(other)
-  return sorted(found, key=lambda o: (displacement(o, initial_order), o))
+  timeline = _Timeline(graph, order)
+  rank = np.argsort(np.asarray(initial_order, np.int64)).tolist()
+  waiting = [len(node.predecessors) for node in graph.nodes]
+  ready = sorted(rank[v] for v, count in enumerate(waiting) if not count)
+  for step in range(graph.num_nodes):
+    current = timeline.node_at(step)
+    for earliest in ready[:_MAX_TRIES]:
+      node = initial_order[earliest]
+      if node == current or timeline.pull(node, step):
+        current = node
+        break
+    timeline.run(current)
+    del ready[bisect.bisect_left(ready, rank[current])]
+    for successor in graph.successors[current]:
+      waiting[successor] -= 1
+      if not waiting[successor]:
+        bisect.insort(ready, rank[successor])
+  return timeline.result()
+
+
+class _Timeline:
+  """An order, run up to some step, and the bytes live at each step."""
+
+  def __init__(self, graph: Graph, order: Sequence[int]):
+    self._state = PassState(Layout.of(graph, forward=True))
+    self._order = np.array(order, np.int64)
+    self._position = np.argsort(self._order)
+    self._live = liveness.live_bytes(graph, order)
+    self._peak_bytes = int(self._live.max(initial=0))
+
+  def node_at(self, step: int) -> int:
+    return int(self._order[step])
+
+  def run(self, node: int) -> None:
+    self._state.run(node)
+
+  def result(self) -> tuple[int, ...]:
+    return tuple(self._order.tolist())
+
+  def pull(self, node: int, step: int) -> bool:
+    """Moves a node forward to the next step to run, if all of it fits.
+
+    Steps that share more, because an operand now dies there, are not credited
+    with it: the bytes kept here are never too low.
+    """
+    own_bytes = self._state.peak_of(node)
+    if own_bytes > self._peak_bytes:
+      return False
+    old = int(self._position[node])
+    live = self._live[step:old] + self._change(node, step, old)
+    if live.max() > self._peak_bytes:
+      return False
+    self._live[step] = own_bytes
+    self._live[step + 1 : old + 1] = live
+    self._order[step + 1 : old + 1] = self._order[step:old].copy()
+    self._order[step] = node
+    self._position[self._order[step : old + 1]] = np.arange(step, old + 1)
+    return True
+
+  def _change(self, node: int, step: int, old: int) -> np.ndarray:
+    """What the pull adds to the steps from `step` up to `old`, in bytes."""
+    layout, started = self._state.layout, self._state.started
+    change = np.zeros(old - step, np.int64)
+    for b in layout.buffers_of[node]:
+      size_bytes = layout.sizes[b]
+      others = [int(self._position[t]) for t in layout.touchers[b] if t != node]
+      if not started[b] and (others or layout.live_last[b]):
+        start = min(others, default=old)
+        change[: max(start - step, 0)] += size_bytes
+      last = max(others, default=-1)
+      was_live = bool(others or started[b])
+      if last < old and was_live and not layout.live_last[b]:
+        change[max(last + 1 - step, 0) :] -= size_bytes
+    return change

@@ -122,23 +122,25 @@ class _Contractor:
 
   def _last(self, nodes: set[int]) -> int | None:
     """The node that all the others precede, if there is one."""
-    last = None
+    last = next(iter(nodes), None)
+    if last is None:
+      return None
     for v in nodes:
-      if last is None or self._precedes(last, v):
+      if self._precedes(last, v):
         last = v
-    if all(v == last or self._precedes(v, last) for v in nodes):
-      return last
-    return None
+    is_last = all(v == last or self._precedes(v, last) for v in nodes)
+    return last if is_last else None
 
   def _first(self, nodes: set[int]) -> int | None:
     """The node that precedes all the others, if there is one."""
-    first = None
+    first = next(iter(nodes), None)
+    if first is None:
+      return None
     for v in nodes:
-      if first is None or self._precedes(v, first):
+      if self._precedes(v, first):
         first = v
-    if all(v == first or self._precedes(first, v) for v in nodes):
-      return first
-    return None
+    is_first = all(v == first or self._precedes(first, v) for v in nodes)
+    return first if is_first else None
 
   def _merge_buffers(self, node: int) -> set[int]:
     """Merges what surely shares at a node; returns the nodes it changes."""

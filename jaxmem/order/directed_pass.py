@@ -170,8 +170,9 @@ class _Run:
       len(state.falling),
       len(state.ready),
     )
-    peak = state.run_with_lazy(v)
-    if peak > soft_bytes:
+    # The lazy nodes that v waits for mostly start what v touches: enough to
+    # tell that v does not fit, without running them.
+    if state.peak_of(v) > soft_bytes or state.run_with_lazy(v) > soft_bytes:
       return _Excursion(False, state.live, len(state.log))
     state.drain(num_falling, soft_bytes, base, _MAX_DRAIN)
     best = _Excursion(True, state.live, len(state.log))
@@ -203,8 +204,9 @@ class _Run:
   def _try(self, v: int) -> tuple[int, int]:
     """The peak and the net bytes of running v with its missing lazy nodes."""
     state = self.state
-    if not state.waiting[v]:
-      return state.peak_of(v), state.net[v]
+    peak = state.peak_of(v)
+    if not state.waiting[v] or peak > self._soft_bytes:
+      return peak, state.net[v]
     base, first = state.live, len(state.log)
     num_falling, num_ready = len(state.falling), len(state.ready)
     peak = state.run_with_lazy(v)

@@ -7,7 +7,7 @@ from typing import Literal
 from jaxmem import liveness
 from jaxmem.bounds import lower_bound
 from jaxmem.graph import Graph
-from jaxmem.order.closeness import closest_orders
+from jaxmem.order.closeness import stay_close
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.cpsat_order import cpsat_order
 from jaxmem.order.probing import refute
@@ -27,6 +27,7 @@ class _Budget:
     max_passes: Passes of the search.
     max_runs: Node executions of the search: a few microseconds each.
     max_flows: Minimum cuts for the final bound.
+    tolerance: The relative gap at which the search stops.
     max_cpsat_nodes: The largest contracted graph that CP-SAT is given.
     max_cpsat_time: Its deterministic time.
     max_probe_flows: Minimum cuts for the destructive proof.
@@ -35,6 +36,7 @@ class _Budget:
   max_passes: int
   max_runs: int
   max_flows: int
+  tolerance: float
   max_cpsat_nodes: int
   max_cpsat_time: float
   max_probe_flows: int
@@ -45,15 +47,17 @@ _BUDGETS = {
     max_passes=12,
     max_runs=200_000,
     max_flows=20,
+    tolerance=1e-3,
     max_cpsat_nodes=0,
     max_cpsat_time=0.0,
     max_probe_flows=0,
   ),
   "normal": _Budget(
     max_passes=160,
-    max_runs=1_000_000,
+    max_runs=500_000,
     max_flows=150,
-    max_cpsat_nodes=60,
+    tolerance=2e-4,
+    max_cpsat_nodes=100,
     max_cpsat_time=1.0,
     max_probe_flows=0,
   ),
@@ -61,6 +65,7 @@ _BUDGETS = {
     max_passes=160,
     max_runs=4_000_000,
     max_flows=1_000,
+    tolerance=0.0,
     max_cpsat_nodes=120,
     max_cpsat_time=20.0,
     max_probe_flows=20_000,
@@ -134,6 +139,7 @@ def _improve(
     max_passes=budget.max_passes,
     max_runs=budget.max_runs,
     max_flows=budget.max_flows,
+    tolerance=budget.tolerance,
   )
   if found.status == "feasible" and graph.num_nodes <= budget.max_cpsat_nodes:
     decided = cpsat_order(
@@ -171,14 +177,14 @@ def _stay_close(
   peak_bytes = liveness.peak_bytes(graph, best)
   if peak_bytes >= liveness.peak_bytes(graph, initial):
     return _with_order(found, graph, initial, (initial,))
-  close = closest_orders(graph, initial, best)
-  # A pass may even have found a lower peak.
-  close.sort(key=lambda order: liveness.peak_bytes(graph, order))
+  close = stay_close(graph, initial, best)
+  if liveness.peak_bytes(graph, close) > peak_bytes:
+    close = best
   orders = [contraction.expand(order) for order in found.candidates]
-  candidates = dict.fromkeys((*close[:3], *orders))
+  candidates = dict.fromkeys((close, best, *orders))
   candidates.pop(initial, None)
   kept = (*[*candidates][: _MAX_CANDIDATES - 1], initial)
-  return _with_order(found, graph, close[0], kept)
+  return _with_order(found, graph, close, kept)
 
 
 def _with_order(

@@ -38,6 +38,7 @@ def search(
   max_passes: int = 160,
   max_runs: int = 1_000_000,
   max_flows: int = 150,
+  tolerance: float = 0.0,
 ) -> OrderResult:
   """Searches for an order with a low peak.
 
@@ -47,11 +48,15 @@ def search(
     max_passes: How many passes to make at most.
     max_runs: After how many node executions to begin no new pass.
     max_flows: How many minimum cuts to spend on the final bound.
+    tolerance: The gap to stop at, relative to the bound less
+      `graph.base_bytes`.
 
   Returns:
     The best order found, of status "optimal" if its peak meets the bound.
   """
-  return _Search(graph, initial_order, max_passes, max_runs).run(max_flows)
+  return _Search(graph, initial_order, max_passes, max_runs, tolerance).run(
+    max_flows
+  )
 
 
 class _Search:
@@ -63,7 +68,9 @@ class _Search:
     initial_order: Sequence[int],
     max_passes: int,
     max_runs: int,
+    tolerance: float,
   ):
+    self._tolerance = tolerance
     self._graph = graph
     self._cut = MinCut(graph)
     self._passes: dict[bool, DirectedPass] = {}
@@ -92,8 +99,10 @@ class _Search:
 
   def _is_done(self) -> bool:
     num_runs = sum(made.num_runs for made in self._passes.values())
+    bound = self._bound.num_bytes
+    accepted = self._tolerance * max(0, bound - self._graph.base_bytes)
     return (
-      self._peak_bytes <= self._bound.num_bytes
+      self._peak_bytes <= bound + accepted
       or self._num_passes >= self._max_passes
       or num_runs >= self._max_runs
     )
