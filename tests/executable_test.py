@@ -1,4 +1,4 @@
-"""Tests of jaxmem_hlo.executable and jaxmem_hlo.arena."""
+"""Tests of jaxmem_hlo.executable."""
 
 import functools
 import subprocess
@@ -12,116 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 from jaxmem_hlo import arena, executable
-from jaxmem_hlo.arena import PlacementItem, PlacementPart
+from jaxmem_hlo.arena import PlacementItem
 from jaxmem_hlo.proto import cpu_executable_pb2
+
+from tests.small_steps import STEPS, normal
 
 _ALIGNMENT = 64
 
 
-def _normal(seed, *shape):
-  return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def _mlp(params, x):
-  def loss(params):
-    hidden = x
-    for weights in params[:-1]:
-      hidden = jnp.tanh(hidden @ weights)
-    return jnp.mean((hidden @ params[-1]) ** 2)
-
-  value, grads = jax.value_and_grad(loss)(params)
-  return [p - 0.1 * g for p, g in zip(params, grads, strict=True)], value
-
-
-def _scan(params, x):
-  def loss(params):
-    def layer(hidden, weights):
-      return jnp.sin(hidden @ weights), jnp.sum(hidden)
-
-    hidden, sums = jax.lax.scan(layer, x, params)
-    return jnp.mean(hidden**2) + jnp.mean(sums) * 1e-3
-
-  value, grads = jax.value_and_grad(loss)(params)
-  return params - 0.1 * grads, value
-
-
-def _small_loop(params, x):
-  # Few enough bytes for XLA to compile the whole loop into one kernel.
-  def body(_, carry):
-    first, second = carry
-    return jnp.sin(second) + first[::-1], first * second
-
-  first, second = jax.lax.fori_loop(0, 7, body, (params, jnp.cos(x) * 2))
-  return jnp.sin(first + second), jnp.sum(first)
-
-
-def _cond(params, x):
-  def many(operand):
-    return jnp.sin(operand @ operand) @ operand
-
-  def few(operand):
-    return jnp.cos(operand.T @ operand)
-
-  hidden = jnp.tanh(params @ x)
-  result = jax.lax.cond(jnp.sum(hidden) > 0, many, few, hidden)
-  return jnp.tanh(result @ x.T), jnp.sum(result)
-
-
-def _update_slice(params, x):
-  hidden = params @ x
-  rows = jnp.sin(x[:8]) @ hidden
-  updated = jax.lax.dynamic_update_slice(hidden, rows, (4, 0))
-  return jnp.tanh(updated @ updated.T), jnp.sum(updated)
-
-
-def _conv(params, x):
-  def loss(params):
-    hidden = x
-    for kernel in params:
-      hidden = jax.nn.relu(
-        jax.lax.conv_general_dilated(
-          hidden,
-          kernel,
-          (1, 1),
-          "SAME",
-          dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
-      )
-    return jnp.mean(hidden**2)
-
-  value, grads = jax.value_and_grad(loss)(params)
-  return [p - 0.1 * g for p, g in zip(params, grads, strict=True)], value
-
-
-def _sort(params, x):
-  hidden = jnp.sin(params @ x)
-  order = jnp.argsort(hidden @ x, axis=1)
-  return jnp.tanh(hidden @ x), jnp.sum(order * hidden)
-
-
-def _solve(params, x):
-  system = params @ params.T + 10 * jnp.eye(params.shape[0])
-  return jnp.linalg.solve(system, x), jnp.sum(system)
-
-
-_STEPS = {
-  "mlp": (_mlp, [_normal(i, 64, 64) for i in range(4)], _normal(9, 32, 64)),
-  "scan": (_scan, _normal(0, 5, 48, 48) * 0.2, _normal(1, 16, 48)),
-  "small_loop": (_small_loop, _normal(0, 6), _normal(1, 6)),
-  "cond": (_cond, _normal(0, 48, 48) * 0.1, _normal(1, 48, 48)),
-  "update_slice": (_update_slice, _normal(0, 48, 48), _normal(1, 48, 48)),
-  "conv": (
-    _conv,
-    [_normal(i, 3, 3, 4, 4) * 0.2 for i in range(3)],
-    _normal(9, 2, 12, 12, 4),
-  ),
-  "sort": (_sort, _normal(0, 32, 32) * 0.1, _normal(1, 32, 32)),
-  "solve": (_solve, _normal(0, 24, 24), _normal(1, 24, 24)),
-}
-
-
 def _compile(name: str, donate: bool = True) -> jax.stages.Compiled:
-  function, params, x = _STEPS[name]
+  function, params, x = STEPS[name]
 
   # A function of its own: JAX would hand out the same executable again, and
   # one that has run cannot always be serialized.
@@ -204,14 +104,14 @@ def _run(compiled, params, x, num_steps: int = 4):
 
 class LoadTest(parameterized.TestCase):
   def _assert_same_run(self, planned, compiled, name):
-    _, params, x = _STEPS[name]
+    _, params, x = STEPS[name]
     for got, expected in zip(
       _run(planned, params, x), _run(compiled, params, x), strict=True
     ):
       np.testing.assert_array_equal(got, expected)
 
   @parameterized.product(
-    name=sorted(_STEPS),
+    name=sorted(STEPS),
     placer=(_by_size, _shuffled, _disjoint),
   )
   def test_another_placement_gives_the_same_bits(self, name, placer):
@@ -237,11 +137,11 @@ class LoadTest(parameterized.TestCase):
     compiled = _compile(name, donate=False)
     planned = executable.load(compiled, _shuffled)
     self._assert_same_run(planned, compiled, name)
-    params = jax.tree.map(jnp.array, _STEPS[name][1])
-    planned(params, _STEPS[name][2])
+    params = jax.tree.map(jnp.array, STEPS[name][1])
+    planned(params, STEPS[name][2])
     self.assertFalse(any(p.is_deleted() for p in jax.tree.leaves(params)))
 
-  @parameterized.parameters(*sorted(_STEPS))
+  @parameterized.parameters(*sorted(STEPS))
   def test_by_default_the_placement_is_kept(self, name):
     compiled = _compile(name)
     planned = executable.load(compiled)
@@ -269,18 +169,18 @@ class LoadTest(parameterized.TestCase):
 
   def test_donation_is_honoured(self):
     planned = executable.load(_compile("mlp"), _shuffled)
-    params = jax.tree.map(jnp.array, _STEPS["mlp"][1])
-    planned(params, _STEPS["mlp"][2])
+    params = jax.tree.map(jnp.array, STEPS["mlp"][1])
+    planned(params, STEPS["mlp"][2])
     self.assertTrue(all(p.is_deleted() for p in params))
 
   def test_keyword_arguments_and_captured_arrays(self):
-    captured = jnp.array(_normal(5, 48, 48))
+    captured = jnp.array(normal(5, 48, 48))
 
     def function(state, *, scale):
       hidden = jnp.tanh(state["a"] @ captured) @ captured
       return {"a": hidden @ hidden.T * scale["s"]}
 
-    state = {"a": _normal(6, 48, 48)}
+    state = {"a": normal(6, 48, 48)}
     scale = {"s": np.float32(2)}
     compiled = jax.jit(function).lower(state, scale=scale).compile()
     planned = executable.load(compiled, _disjoint)
@@ -291,7 +191,7 @@ class LoadTest(parameterized.TestCase):
       planned(state)
 
   def test_the_offsets_are_used(self):
-    _, params, x = _STEPS["mlp"]
+    _, params, x = STEPS["mlp"]
 
     def all_at_zero(items):
       return [0] * len(items), max(i.size_bytes for i in items)
@@ -324,7 +224,7 @@ class UnsupportedTest(parameterized.TestCase):
       shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
       return jax.pure_callback(np.sin, shape, x @ x) @ x
 
-    compiled = jax.jit(function).lower(_normal(0, 32, 32)).compile()
+    compiled = jax.jit(function).lower(normal(0, 32, 32)).compile()
     with self.assertRaisesRegex(
       executable.UnsupportedExecutableError, "calls back into Python"
     ):
@@ -333,14 +233,14 @@ class UnsupportedTest(parameterized.TestCase):
   def test_sort_that_has_run(self):
     # XLA binds the comparator at the first call, and cannot write it then.
     compiled = _compile("sort")
-    _run(compiled, *_STEPS["sort"][1:])
+    _run(compiled, *STEPS["sort"][1:])
     with self.assertRaisesRegex(
       executable.UnsupportedExecutableError, "cannot be serialized"
     ):
       executable.load(compiled)
 
   def test_nothing_to_place(self):
-    compiled = jax.jit(lambda x: x + 1).lower(_normal(0, 4)).compile()
+    compiled = jax.jit(lambda x: x + 1).lower(normal(0, 4)).compile()
     with self.assertRaisesRegex(
       executable.UnsupportedExecutableError, "no temporaries"
     ):
@@ -431,7 +331,7 @@ class UnsupportedTest(parameterized.TestCase):
 
 
 class PlacementProblemTest(parameterized.TestCase):
-  @parameterized.parameters(*sorted(_STEPS))
+  @parameterized.parameters(*sorted(STEPS))
   def test_xla_placement_is_valid(self, name):
     parsed = _executable(name)
     items = executable.placement_problem(parsed)
@@ -439,7 +339,7 @@ class PlacementProblemTest(parameterized.TestCase):
       items, [i.offset_bytes for i in items], parsed.temp_bytes
     )
 
-  @parameterized.parameters(*sorted(_STEPS))
+  @parameterized.parameters(*sorted(STEPS))
   def test_every_value_is_in_one_item(self, name):
     parsed = _executable(name)
     ids = [
@@ -452,7 +352,7 @@ class PlacementProblemTest(parameterized.TestCase):
       ids, [a.logical_buffer_id for a in parsed.temp.assigned if a.size]
     )
 
-  @parameterized.parameters(*sorted(_STEPS))
+  @parameterized.parameters(*sorted(STEPS))
   def test_every_slice_of_the_arena_has_an_item(self, name):
     parsed = _executable(name)
     items = executable.placement_problem(parsed)
@@ -476,7 +376,7 @@ class PlacementProblemTest(parameterized.TestCase):
     }
     self.assertTrue(nested if name != "small_loop" else calls)
 
-  @parameterized.parameters(*sorted(_STEPS))
+  @parameterized.parameters(*sorted(STEPS))
   def test_unchanged_offsets_change_nothing(self, name):
     parsed = _executable(name)
     items = executable.placement_problem(parsed)
@@ -493,7 +393,7 @@ class PlacementProblemTest(parameterized.TestCase):
         )
     self.assertEqual(executable.placement_problem(again), items)
 
-  @parameterized.parameters(*sorted(_STEPS))
+  @parameterized.parameters(*sorted(STEPS))
   def test_a_placement_can_be_read_back(self, name):
     parsed = _executable(name)
     before = parsed.result.SerializeToString()
@@ -529,48 +429,6 @@ class PlacementProblemTest(parameterized.TestCase):
     for i in inside:
       for j in inside:
         self.assertTrue(_meet(items[i], items[j]))
-
-
-def _item(name, size_bytes, *live_ranges):
-  part = PlacementPart(0, size_bytes, live_ranges, (0,))
-  return PlacementItem(name, size_bytes, live_ranges, 0, (part,))
-
-
-class CheckPlacementTest(parameterized.TestCase):
-  def setUp(self):
-    super().setUp()
-    self.items = [
-      _item("a", 128, (0, 2)),
-      _item("b", 64, (2, 5)),
-      _item("c", 64, (1, 2), (4, 6)),
-    ]
-
-  def test_bytes_can_be_shared_at_other_times(self):
-    arena.check_placement(self.items, [0, 64, 128], 192)
-
-  @parameterized.parameters(
-    ([0, 64, 64], 192, "a at offset 0 and c at offset 64 share bytes"),
-    ([0, 192, 192], 256, "b at offset 192 and c at offset 192 share bytes"),
-    ([16, 64, 192], 256, "offset of a must be a multiple of 64, got 16"),
-    ([0, 64, 128], 191, "c needs 64 bytes at offset 128, which is outside"),
-    ([0, -64, 128], 192, "b needs 64 bytes at offset -64, which is outside"),
-    ([0, 64], 192, "Expected 3 offsets, got 2"),
-  )
-  def test_names_what_is_wrong(self, offsets, size_bytes, message):
-    with self.assertRaisesRegex(ValueError, message):
-      arena.check_placement(self.items, offsets, size_bytes)
-
-  def test_parts_leave_their_gaps_to_others(self):
-    parts = (
-      PlacementPart(0, 64, ((0, 9),), (0,)),
-      PlacementPart(64, 64, ((0, 1),), (1,)),
-      PlacementPart(128, 64, ((0, 9),), (2,)),
-    )
-    rigid = PlacementItem("rigid", 192, ((0, 9),), 0, parts)
-    late = _item("late", 64, (1, 9))
-    arena.check_placement([rigid, late], [0, 64], 192)
-    with self.assertRaisesRegex(ValueError, "rigid at offset 0 and late"):
-      arena.check_placement([rigid, late], [0, 128], 192)
 
 
 class ImportTest(absltest.TestCase):

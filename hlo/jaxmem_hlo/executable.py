@@ -180,7 +180,8 @@ def load(
   """Returns a compiled CPU function that runs with planned offsets.
 
   Args:
-    compiled: A freshly compiled function; it stays usable.
+    compiled: A freshly compiled function; it stays usable. It should not have
+      run yet: XLA cannot serialize a sort once it has.
     offsets_fn: Returns the offset of each item and the size of the arena, in
       bytes. By default XLA's placement is kept.
 
