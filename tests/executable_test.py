@@ -14,8 +14,7 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo import arena, executable
 from jaxmem_hlo.arena import PlacementItem
 from jaxmem_hlo.proto import cpu_executable_pb2
-
-from tests.small_steps import STEPS, normal
+from small_steps import STEPS, normal
 
 _ALIGNMENT = 64
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def normal(seed, *shape):
-  return np.random.default_rng(seed).standardnormal(shape).astype(np.float32)
+  return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def _mlp(params, x):
