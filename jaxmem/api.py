@@ -180,11 +180,7 @@ def _rewrite(options: Options, data: bytes, platform: str) -> bytes | None:
 
 
 def _apply(module: Module, decided: ModulePlan) -> bytes | None:
-  if not decided.is_changed:
-    return None
-  for computation_id, ids in decided.orders.items():
-    module.set_schedule(computation_id, ids)
-  return module.to_bytes()
+  return decided.apply(module).to_bytes() if decided.is_changed else None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -274,7 +270,8 @@ class _Session:
     before = baseline.memory_analysis().temp_size_in_bytes
     after = memory.temp_size_in_bytes
     decided = captured.plan
-    planned_module = module.with_schedules(decided.orders)
+    planned_module = decided.apply(module)
+    planned_model = AssignmentModel(planned_module, captured.platform)
     return Plan(
       name=getattr(self._fun, "__name__", type(self._fun).__name__),
       target=self._device.name if self._device else jax.default_backend(),
@@ -300,5 +297,5 @@ class _Session:
         i.name for i in planned_module.schedule(planned_module.entry.id)
       ),
       before=layout.describe(module, model.assign()),
-      after=layout.describe(module, model.assign(decided.orders)),
+      after=layout.describe(planned_module, planned_model.assign()),
     )

@@ -12,6 +12,7 @@ place.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -78,6 +79,8 @@ class ComputationGraph:
     owned_bytes: Bytes that the caller counts as its own operands and outputs
       while the computation runs.
     num_pinned: Nodes that keep their order among themselves.
+    is_repaired: Whether the module's schedule breaks an anti-dependency, so
+      that the nodes are listed in another order.
   """
 
   computation: Computation
@@ -85,6 +88,7 @@ class ComputationGraph:
   instructions: tuple[Instruction, ...]
   owned_bytes: int
   num_pinned: int
+  is_repaired: bool
 
   def schedule(self, order: Sequence[int]) -> list[int]:
     """Returns all instruction ids of the computation in execution order.
@@ -153,9 +157,13 @@ def from_hlo(
     callees: Computation id -> what it needs, for the computations that this
       one calls.
 
+  Returns:
+    The graph. Where the module's schedule breaks an anti-dependency, its nodes
+    are listed in the closest order that does not.
+
   Raises:
-    UnsupportedModuleError: If XLA's own order breaks an anti-dependency, which
-      means that something was not understood.
+    UnsupportedModuleError: If the anti-dependencies form a cycle with the
+      others, which means that something was not understood.
   """
   return _Builder(model, computation, callees or {}).build()
 
@@ -188,6 +196,7 @@ class _Builder:
   def build(self) -> ComputationGraph:
     chains = self._chains()
     self._add_anti_dependencies(chains)
+    is_repaired = self._repair_order()
     number = {v: b for b, v in enumerate(self._values)}
     shares = self._shares(chains, number)
     buffers = tuple(self._buffer(v) for v in self._values)
@@ -212,6 +221,7 @@ class _Builder:
       instructions=tuple(self._nodes),
       owned_bytes=0 if is_entry else self._owned_bytes(),
       num_pinned=self._pinned,
+      is_repaired=is_repaired,
     )
 
   # Edges.
@@ -264,13 +274,31 @@ class _Builder:
           n for n in self._touchers[old] if not self._completes(n, writer)
         )
         for reader in self._touchers[old]:
-          if reader > writer:
-            raise UnsupportedModuleError(
-              f"{self._nodes[reader].name} reads {old!r} after"
-              f" {self._nodes[writer].name} overwrote it."
-            )
           if reader != writer:
             self._predecessors[writer].add(reader)
+
+  def _repair_order(self) -> bool:
+    """Renumbers the nodes where an anti-dependency goes against the order."""
+    if all(max(p, default=-1) < n for n, p in enumerate(self._predecessors)):
+      return False
+    order = _stable_topological(self._predecessors)
+    if len(order) < len(self._nodes):
+      raise UnsupportedModuleError(
+        f"{self._computation.name}: its in-place writes and their readers form"
+        " a cycle."
+      )
+    number = {old: new for new, old in enumerate(order)}
+    self._nodes = [self._nodes[n] for n in order]
+    self._index = {i.id: n for n, i in enumerate(self._nodes)}
+    self._predecessors = [
+      {number[p] for p in self._predecessors[n]} for n in order
+    ]
+    for value, definer in self._definer.items():
+      if definer is not None:
+        self._definer[value] = number[definer]
+    for value, touchers in self._touchers.items():
+      self._touchers[value] = tuple(sorted(number[t] for t in touchers))
+    return True
 
   def _completes(self, node: int, writer: int) -> bool:
     """Whether a node is the second half of an asynchronous writer."""
@@ -418,3 +446,22 @@ class _Builder:
       if self._definer[v] is None or self._is_live_at_end(v)
     }
     return sum(owned.values())
+
+
+def _stable_topological(predecessors: Sequence[set[int]]) -> list[int]:
+  """Returns an order of all nodes that can be reached, lowest number first."""
+  waiting = [len(p) for p in predecessors]
+  successors: list[list[int]] = [[] for _ in predecessors]
+  for node, before in enumerate(predecessors):
+    for other in before:
+      successors[other].append(node)
+  ready = [n for n, count in enumerate(waiting) if count == 0]
+  order = []
+  while ready:
+    node = heapq.heappop(ready)
+    order.append(node)
+    for after in successors[node]:
+      waiting[after] -= 1
+      if waiting[after] == 0:
+        heapq.heappush(ready, after)
+  return order

@@ -16,12 +16,14 @@ from typing import Literal
 
 from jaxmem_hlo import schedule
 from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.dataflow import UnsupportedModuleError
 from jaxmem_hlo.module import Computation, Module
 
 from jaxmem import bounds, liveness, order, validate
 from jaxmem.extract import CalleePeak, ComputationGraph, from_hlo
 from jaxmem.graph import Graph
 from jaxmem.options import Options
+from jaxmem.rewrite import apply, find_copies, without_copies
 
 Status = Literal["optimal", "feasible", "baseline"]
 
@@ -41,6 +43,8 @@ class ModulePlan:
     platform: "cpu" or "cuda".
     orders: Computation id -> instruction ids in execution order, for the
       computations whose order changes.
+    removed_copies: Ids of the entry's copies that become bitcasts.
+    kept_copy_bytes: Why other copies of the entry stay -> their bytes.
     baseline_bytes: Predicted for XLA's own order.
     planned_bytes: Predicted for the plan.
     lower_bound_bytes: No order of this module needs fewer.
@@ -57,6 +61,8 @@ class ModulePlan:
 
   platform: str
   orders: Mapping[int, tuple[int, ...]]
+  removed_copies: tuple[int, ...]
+  kept_copy_bytes: Mapping[str, int]
   baseline_bytes: int
   planned_bytes: int
   lower_bound_bytes: int
@@ -70,7 +76,23 @@ class ModulePlan:
   @property
   def is_changed(self) -> bool:
     """Whether the plan differs from XLA's."""
-    return bool(self.orders)
+    return bool(self.orders or self.removed_copies)
+
+  def apply(self, module: Module) -> Module:
+    """Returns the module that was planned, as planned."""
+    return apply(module, self.orders, self.removed_copies)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+  """The best that was found for one version of the module."""
+
+  orders: Mapping[int, tuple[int, ...]]
+  planned_bytes: int
+  lower_bound_bytes: int
+  is_optimal: bool
+  search_proved: bool
+  method: str
 
 
 def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
@@ -89,57 +111,96 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
     UnsupportedModuleError: If the module holds something unknown.
     ScheduleError, ValidationError: If an orderer returned a wrong order.
   """
-  return _ModulePlanner(module, platform, options).plan()
+  start = time.perf_counter()
+  original = _ModulePlanner(module, platform, options)
+  if original.entry.is_repaired:
+    raise UnsupportedModuleError(
+      f"{module.name}: XLA's own schedule seems to read a buffer that was"
+      " already overwritten; something in it is not understood."
+    )
+  baseline = original.model.assign().temp_bytes
+  enough = baseline * (1 - options.min_gain)
+  copies = find_copies(original.model, original.entry)
+  removed = tuple(c.copy.id for c in copies.removable)
+  found = None
+  if removed and options.remove_copies:
+    changed = without_copies(module, removed)
+    found = _ModulePlanner(changed, platform, options).search()
+  if found is None or found.planned_bytes > enough:
+    removed = ()
+    found = original.search()
+  kept = found.planned_bytes > enough
+  return ModulePlan(
+    platform=platform,
+    orders={} if kept else found.orders,
+    removed_copies=() if kept else removed,
+    kept_copy_bytes=copies.kept_bytes,
+    baseline_bytes=baseline,
+    planned_bytes=baseline if kept else found.planned_bytes,
+    lower_bound_bytes=found.lower_bound_bytes,
+    status=_status(found, kept, baseline),
+    method=found.method,
+    search_proved=found.search_proved,
+    num_instructions=schedule.Timeline(module).length,
+    num_pinned=original.entry.num_pinned,
+    seconds=time.perf_counter() - start,
+  )
+
+
+def _status(found: _Found, kept: bool, baseline: int) -> Status:
+  if not kept:
+    return "optimal" if found.is_optimal else "feasible"
+  # XLA's order is as good as the best that was found, up to packing.
+  is_close = baseline <= found.lower_bound_bytes * _PACKED_WELL
+  return "optimal" if found.is_optimal and is_close else "baseline"
 
 
 class _ModulePlanner:
-  def __init__(self, module: Module, platform: str, options: Options):
-    self._start = time.perf_counter()
-    self._options = options
-    self._module = module
-    self._model = AssignmentModel(module, platform)
-    self._orders: dict[int, tuple[int, ...]] = {}
-    self._callees: dict[int, CalleePeak] = {}
-    self._baseline = self._temp_bytes({})
+  """Plans one module as it is given: with its copies, or with some removed."""
 
-  def plan(self) -> ModulePlan:
-    module = self._module
-    inner = {c.id for c in self._model.analysis.dataflow.computations}
-    for computation in module.computations:
-      if computation.id in inner and computation is not module.entry:
+  def __init__(self, module: Module, platform: str, options: Options):
+    self.module = module
+    self.model = AssignmentModel(module, platform)
+    self.orders: dict[int, tuple[int, ...]] = {}
+    self._options = options
+    self._callees: dict[int, CalleePeak] = {}
+    self._plan_callees()
+    self.entry = from_hlo(self.model, module.entry, self._callees)
+
+  def _plan_callees(self) -> None:
+    sequential = {c.id for c in self.model.analysis.dataflow.computations}
+    for computation in self.module.computations:
+      if computation.id in sequential and computation is not self.module.entry:
         self._plan_inner(computation)
-    entry = from_hlo(self._model, module.entry, self._callees)
-    found = order.plan_order(entry.graph, effort=self._options.effort)
-    packed = order.plan_order(
-      _without_slots(entry.graph), effort=self._options.effort
-    )
-    best, planned = self._choose(entry, (*found.candidates, *packed.candidates))
-    if planned > self._baseline * (1 - self._options.min_gain):
-      self._orders = {}
-      best, planned = tuple(range(entry.graph.num_nodes)), self._baseline
-    elif best != tuple(range(entry.graph.num_nodes)):
-      self._set(entry, best)
-    bound = self._bound(entry.graph, found.lower_bound_bytes)
-    return ModulePlan(
-      platform=self._model.platform,
-      orders=dict(self._orders),
-      baseline_bytes=self._baseline,
+
+  def search(self) -> _Found:
+    """Orders the entry; `orders` holds what was chosen for the callees."""
+    graph = self.entry.graph
+    effort = self._options.effort
+    free = order.plan_order(graph, effort=effort)
+    packed = order.plan_order(_without_slots(graph), effort=effort)
+    candidates = (*free.candidates, *packed.candidates)
+    best, planned = self._choose(candidates)
+    bound = self._bound(graph, free.lower_bound_bytes)
+    is_met = liveness.peak_bytes(graph, best) <= bound
+    bound = max(0, bound - graph.base_bytes)
+    if best != tuple(range(graph.num_nodes)) or self.entry.is_repaired:
+      self._set(self.entry, best)
+    return _Found(
+      orders=dict(self.orders),
       planned_bytes=planned,
-      lower_bound_bytes=max(0, bound - entry.graph.base_bytes),
-      status=self._status(entry.graph, best, bound, planned),
-      method=found.method,
-      search_proved=found.status == "optimal",
-      num_instructions=schedule.Timeline(module).length,
-      num_pinned=entry.num_pinned,
-      seconds=time.perf_counter() - self._start,
+      lower_bound_bytes=bound,
+      is_optimal=is_met and planned <= bound * _PACKED_WELL,
+      search_proved=free.status == "optimal",
+      method=free.method,
     )
 
   def _temp_bytes(self, orders: Mapping[int, Sequence[int]]) -> int:
-    return self._model.assign(orders).temp_bytes
+    return self.model.assign(orders).temp_bytes
 
   def _plan_inner(self, computation: Computation) -> None:
     """Orders a called computation by its own peak, if that helps the whole."""
-    inner = from_hlo(self._model, computation, self._callees)
+    inner = from_hlo(self.model, computation, self._callees)
     graph = inner.graph
     initial = tuple(range(graph.num_nodes))
     peak = liveness.peak_bytes(graph, initial)
@@ -148,10 +209,10 @@ class _ModulePlanner:
       found = order.plan_order(graph, effort=self._options.effort)
       bound = found.lower_bound_bytes
       if found.peak_bytes < peak:
-        before = self._temp_bytes(self._orders)
+        before = self._temp_bytes(self.orders)
         self._set(inner, found.order)
-        if self._temp_bytes(self._orders) > before:
-          del self._orders[computation.id]
+        if self._temp_bytes(self.orders) > before:
+          del self.orders[computation.id]
         else:
           peak = found.peak_bytes
     self._callees[computation.id] = CalleePeak(
@@ -163,18 +224,18 @@ class _ModulePlanner:
     validate.check_order(graph.graph, nodes)
     ids = graph.schedule(nodes)
     schedule.check_schedule(graph.computation, ids)
-    self._orders[graph.computation.id] = tuple(ids)
+    self.orders[graph.computation.id] = tuple(ids)
 
   def _choose(
-    self, entry: ComputationGraph, candidates: Sequence[tuple[int, ...]]
+    self, candidates: Sequence[tuple[int, ...]]
   ) -> tuple[tuple[int, ...], int]:
-    initial = tuple(range(entry.graph.num_nodes))
-    priced = {initial: self._temp_bytes(self._orders)}
-    for candidate in dict.fromkeys(candidates):
-      if candidate != initial:
-        ids = entry.schedule(candidate)
-        orders = {**self._orders, entry.computation.id: ids}
-        priced[candidate] = self._temp_bytes(orders)
+    """Prices orders; of those that need the fewest bytes, the closest wins."""
+    initial = tuple(range(self.entry.graph.num_nodes))
+    priced = {}
+    for candidate in dict.fromkeys((initial, *candidates)):
+      ids = self.entry.schedule(candidate)
+      orders = {**self.orders, self.module.entry.id: ids}
+      priced[candidate] = self._temp_bytes(orders)
     least = min(priced.values())
     alike = [c for c, b in priced.items() if b <= least * _ALIKE]
     best = min(alike, key=lambda c: order.displacement(c, initial))
@@ -184,24 +245,16 @@ class _ModulePlanner:
     """Lowers the entry's bound where a callee's own order is not proven."""
     if all(c.extra_bytes == c.bound_bytes for c in self._callees.values()):
       return bound
-    entry = self._module.entry
+    entry = self.module.entry
     callees = {
       key: CalleePeak(c.bound_bytes, c.bound_bytes)
       for key, c in self._callees.items()
     }
-    optimistic = from_hlo(self._model, entry, callees).graph
+    optimistic = from_hlo(self.model, entry, callees).graph
     if optimistic == graph:
       return bound
     initial = range(graph.num_nodes)
     return bounds.lower_bound(optimistic, initial, max_flows=150).num_bytes
-
-  def _status(
-    self, graph: Graph, best: Sequence[int], bound: int, planned: int
-  ) -> Status:
-    is_met = liveness.peak_bytes(graph, best) <= bound
-    if is_met and planned <= (bound - graph.base_bytes) * _PACKED_WELL:
-      return "optimal"
-    return "feasible" if self._orders else "baseline"
 
 
 def _without_slots(graph: Graph) -> Graph:

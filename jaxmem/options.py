@@ -15,10 +15,13 @@ class Options:
     min_gain: Fraction of XLA's temporary bytes that a new order must save;
       otherwise XLA's own order is kept, since any change of order can cost
       time.
+    remove_copies: Whether copies of donated arguments that an order makes
+      needless are removed.
   """
 
   effort: Literal["fast", "normal", "prove"] = "normal"
   min_gain: float = 0.01
+  remove_copies: bool = True
 
   def __post_init__(self):
     if self.effort not in ("fast", "normal", "prove"):

@@ -191,6 +191,33 @@ def can_share(
   return equal and _default_rule(module, operand, user, user_index)
 
 
+def is_elementwise_update(
+  module: Module, user: Instruction, number: int, output_index: ShapeIndex
+) -> bool:
+  """Returns whether an output may safely overwrite an operand it reads.
+
+  Stricter than `can_share`: every path from the operand is elementwise, of
+  the output's own shape and layout, so that each element is read only where,
+  and no later than when, it is written.
+
+  Args:
+    module: The module.
+    user: The instruction.
+    number: Which operand.
+    output_index: Which of its outputs is written over the operand.
+  """
+  operand = user.computation.by_id[user.operands[number]]
+  output_shape = shapes.subshape(user.shape, output_index)
+  if not shapes.same_shape(operand.shape, output_shape):
+    return False
+  if user.opcode == "fusion":
+    if user.proto.fusion_kind not in ("kLoop", "kInput"):
+      return False
+    body = module.by_id[user.callees[0]]
+    return _all_paths_elementwise(body, body.parameters[number])
+  return user.opcode != "copy" and user.opcode in _ELEMENTWISE
+
+
 def _default_rule(
   module: Module, operand: Instruction, user: Instruction, index: ShapeIndex
 ) -> bool:
