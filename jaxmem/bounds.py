@@ -39,11 +39,14 @@ class MinCut:
     definer -> buffer with the buffer's size, buffer -> other touchers infinite:
       a buffer with its definer in S and a toucher outside costs its size.
   Buffers live at the start hang on the source, those live at the end can only
-  be on the sink side.
+  be on the sink side. All ancestors of a query's node are forced to the source
+  side and all descendants to the sink side: implied, but it leaves so little to
+  decide that the time grows linearly with the program.
   """
 
   def __init__(self, graph: Graph):
     self._graph = graph
+    self._predecessors = [node.predecessors for node in graph.nodes]
     self._source = graph.num_nodes + graph.num_buffers
     self._sink = self._source + 1
     sizes = graph.arrays.size_bytes
@@ -89,8 +92,9 @@ class MinCut:
     before, after = tuple(before), tuple(after)
     if not before and not after and node in self._bounds:
       return self._bounds[node]
-    num_bytes = self._solve(node, before, after) + self._constant(node)
-    self._switch(node, before, after, 0)
+    forced = self._forced(node, before, after)
+    num_bytes = self._solve(node, forced) + self._constant(node)
+    self._switch(forced, 0)
     if not before and not after:
       self._bounds[node] = num_bytes
     return num_bytes
@@ -102,7 +106,8 @@ class MinCut:
       node: The node, itself never in the set.
       which: The smallest or the largest of the minimum cuts' sets.
     """
-    cut_bytes = self._solve(node, (), ())
+    forced = self._forced(node, (), ())
+    cut_bytes = self._solve(node, forced)
     self._bounds[node] = cut_bytes + self._constant(node)
     num_nodes = self._graph.num_nodes
     if which == "least":
@@ -110,7 +115,7 @@ class MinCut:
     else:
       side = set(range(num_nodes))
       side.difference_update(self._flow.get_sink_side_min_cut())
-    self._switch(node, (), (), 0)
+    self._switch(forced, 0)
     return side
 
   def _constant(self, node: int) -> int:
@@ -118,10 +123,21 @@ class MinCut:
     shared_bytes = max_shared_bytes(self._graph, node)
     return self._own_bytes[node] + extra_bytes - shared_bytes
 
-  def _solve(
+  def _forced(
     self, node: int, before: tuple[int, ...], after: tuple[int, ...]
-  ) -> int:
-    self._switch(node, before, after, self._infinite)
+  ) -> list[int]:
+    """The arcs to switch on: source to ancestors, descendants to sink."""
+    to_source = self._first_switch
+    to_sink = to_source + self._graph.num_nodes
+    ancestors = _closure(self._predecessors, (node, *before)) - {node}
+    descendants = _closure(self._graph.successors, (node, *after))
+    return [
+      *(to_source + other for other in ancestors),
+      *(to_sink + other for other in descendants),
+    ]
+
+  def _solve(self, node: int, forced: list[int]) -> int:
+    self._switch(forced, self._infinite)
     status = self._flow.solve(self._source, self._sink)
     if status != self._flow.OPTIMAL:
       raise RuntimeError(
@@ -131,19 +147,9 @@ class MinCut:
     self.num_flows += 1
     return self._flow.optimal_flow()
 
-  def _switch(
-    self,
-    node: int,
-    before: tuple[int, ...],
-    after: tuple[int, ...],
-    capacity: int,
-  ) -> None:
-    to_source = self._first_switch
-    to_sink = to_source + self._graph.num_nodes
-    for other in (*self._graph.nodes[node].predecessors, *before):
-      self._flow.set_arc_capacity(to_source + other, capacity)
-    for other in (node, *after):
-      self._flow.set_arc_capacity(to_sink + other, capacity)
+  def _switch(self, arcs: list[int], capacity: int) -> None:
+    for arc in arcs:
+      self._flow.set_arc_capacity(arc, capacity)
 
   def _precedence_arcs(self) -> Iterable[tuple[int, int, int]]:
     for index, node in enumerate(self._graph.nodes):
@@ -163,6 +169,20 @@ class MinCut:
       for toucher in buffer.touchers:
         if toucher != buffer.definer:
           yield vertex, toucher, self._infinite
+
+
+def _closure(
+  neighbours: Sequence[Sequence[int]], start: Iterable[int]
+) -> set[int]:
+  """Returns the nodes that can be reached, those at the start included."""
+  found = set(start)
+  todo = list(found)
+  while todo:
+    for other in neighbours[todo.pop()]:
+      if other not in found:
+        found.add(other)
+        todo.append(other)
+  return found
 
 
 def max_shared_bytes(graph: Graph, node: int) -> int:
