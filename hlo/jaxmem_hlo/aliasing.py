@@ -289,8 +289,8 @@ def _gpu_fusion_rule(
 
   The operand's elements must be read in the order in which the output is
   written, so only elementwise operations and bitcasts may lie between them.
-  A reduction may read the operand besides, but then its iteration order is
-  known only for operands of the output's very shape.
+  The first reduction among the outputs may read the operand besides, and the
+  output: its kernel reduces before it writes the other outputs.
   """
   output_shape = shapes.subshape(user.shape, user_index)
   if operand_shape.tuple_shapes or output_shape.tuple_shapes:
@@ -302,10 +302,8 @@ def _gpu_fusion_rule(
   for i in user_index:
     output = body.by_id[output.operands[i]]
   parameter = body.parameters[user.operands.index(operand.id)]
-  has_reduction = any(o.opcode == "reduce" for o in _outputs(body))
-  if has_reduction and not shapes.same_shape(operand_shape, output_shape):
-    return False
-  return _gpu_path(body, parameter, output, has_reduction)
+  reductions = (o for o in _outputs(body) if o.opcode == "reduce")
+  return _gpu_path(body, parameter, output, next(reductions, None))
 
 
 def _same_extent(a: hlo_pb2.Shape, b: hlo_pb2.Shape) -> bool:
@@ -320,7 +318,7 @@ def _gpu_path(
   body: Computation,
   parameter: Instruction,
   output: Instruction,
-  has_reduction: bool,
+  hero: Instruction | None,
 ) -> bool:
   writer = output
   if writer.opcode == "bitcast":
@@ -332,11 +330,10 @@ def _gpu_path(
     instruction = queue.popleft()
     if instruction is output:
       found = True
+    if instruction is hero:
       continue
     for user in body.users[instruction.id]:
-      if user.opcode == "reduce" and has_reduction:
-        continue
-      if not _gpu_step(user, instruction, writer):
+      if user is not hero and not _gpu_step(user, instruction, writer):
         return False
       if user.id not in seen:
         seen.add(user.id)
