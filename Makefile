@@ -73,7 +73,7 @@ proto: $(STAMP)
 	@$(PROTO_VENV)/bin/python -m pip install --quiet \
 	  --disable-pip-version-check "grpcio-tools==1.71.*"
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -I $(PROTO_DIR) \
-	  --python_out=$(PROTO_DIR) --pyi_out=$(PROTO_DIR) $(PROTO_DIR)/hlo.proto
+	  --python_out=$(PROTO_DIR) --pyi_out=$(PROTO_DIR) $(PROTO_DIR)/*.proto
 	$(BIN)/ruff check --quiet --fix-only --unsafe-fixes $(PROTO_DIR)
 	$(BIN)/ruff format --quiet $(PROTO_DIR)
 

@@ -17,8 +17,8 @@ _OPAQUE = 14
 TOKEN = 17
 _POINTER_BYTES = 8
 
-# Bits per element, by xla.PrimitiveType. Types of fewer than eight bits are
-# packed by neither backend unless a layout says so; XLA rounds up to bytes.
+# Bits per element, by xla.PrimitiveType. Types of fewer than eight bits take a
+# byte each unless their layout packs them.
 _ELEMENT_BITS = {
   1: 8,  # pred
   2: 8,
@@ -84,6 +84,9 @@ def top_level_bytes(shape: hlo_pb2.Shape) -> int:
     return 0
   if shape.element_type == _OPAQUE:
     return _POINTER_BYTES
+  packed_bits = shape.layout.element_size_in_bits
+  if packed_bits:
+    return -(-num_elements(shape) * packed_bits // 8)
   return num_elements(shape) * element_bytes(shape.element_type)
 
 

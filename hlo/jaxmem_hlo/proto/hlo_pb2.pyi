@@ -9,14 +9,17 @@ from google.protobuf.internal import containers as _containers
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Layout(_message.Message):
-  __slots__ = ("memory_space", "minor_to_major")
+  __slots__ = ("element_size_in_bits", "memory_space", "minor_to_major")
   MINOR_TO_MAJOR_FIELD_NUMBER: _ClassVar[int]
+  ELEMENT_SIZE_IN_BITS_FIELD_NUMBER: _ClassVar[int]
   MEMORY_SPACE_FIELD_NUMBER: _ClassVar[int]
   minor_to_major: _containers.RepeatedScalarFieldContainer[int]
+  element_size_in_bits: int
   memory_space: int
   def __init__(
     self,
     minor_to_major: _Iterable[int] | None = ...,
+    element_size_in_bits: int | None = ...,
     memory_space: int | None = ...,
   ) -> None: ...
 
