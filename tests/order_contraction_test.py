@@ -52,6 +52,43 @@ class ContractionTest(absltest.TestCase):
     )
     self.assertEqual(contract(graph).members, ((0, 1), (2,)))
 
+  def test_a_sure_share_becomes_one_buffer(self):
+    # n1 is the last to read a and writes b over it; n2 is the last to read b.
+    buffers = [
+      Buffer(name="a", size_bytes=8, touchers=(0, 1), definer=0),
+      Buffer(name="b", size_bytes=8, touchers=(1, 2), definer=1),
+    ]
+    graph = random_graphs.build(
+      [(), (0,), (1,)], buffers, shares=[(), ((0, 1),), ()]
+    )
+    contraction = contract(graph)
+    self.assertLen(contraction.graph.buffers, 1)
+    self.assertEqual(contraction.members, ((0, 1, 2),))
+    self.assertEqual(_optimum(contraction.graph), 8)
+
+  def test_a_share_that_needs_the_right_order_stays(self):
+    # n2 reads a as well, in no order with n1: b shares only if n2 came first.
+    buffers = [
+      Buffer(name="a", size_bytes=8, touchers=(0, 1, 2), definer=0),
+      Buffer(name="b", size_bytes=8, touchers=(1,), definer=1),
+      Buffer(name="c", size_bytes=1, touchers=(2,), definer=2),
+    ]
+    graph = random_graphs.build(
+      [(), (0,), (0,)], buffers, shares=[(), ((0, 1),), ()]
+    )
+    self.assertLen(contract(graph).graph.buffers, 3)
+    self.assertEqual(_optimum(contract(graph).graph), _optimum(graph))
+
+  def test_an_implied_precedence_does_not_count(self):
+    # n3 must follow n0 and n2, but n0 precedes n2 anyway: glued behind n2.
+    buffers = [
+      Buffer(name="a", size_bytes=3, touchers=(0, 1), definer=0),
+      Buffer(name="b", size_bytes=5, touchers=(1, 2), definer=1),
+      Buffer(name="c", size_bytes=7, touchers=(2, 3), definer=2),
+    ]
+    graph = random_graphs.build([(), (0,), (1,), (0, 2)], buffers)
+    self.assertIn((2, 3), contract(graph).members)
+
   def test_a_poor_share_keeps_its_node_free(self):
     # If n3 ran early, a would die at n2 and take the output from x.
     buffers = [

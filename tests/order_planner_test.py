@@ -103,6 +103,13 @@ class PlanOrderTest(parameterized.TestCase):
     results = [plan_order(graph) for _ in range(2)]
     self.assertEqual(*results)
 
+  def test_a_large_graph_is_planned_in_few_passes(self):
+    graph = random_graphs.train_step(800)
+    result = plan_order(graph, effort="fast")
+    validate.check_order(graph, result.order)
+    self.assertLessEqual(result.num_passes, 12)
+    self.assertLess(result.peak_bytes, 1.01 * result.lower_bound_bytes)
+
 
 class CpSatOrderTest(absltest.TestCase):
   def test_finds_the_optimum(self):

@@ -27,7 +27,7 @@ class _Budget:
     max_passes: Passes of the search.
     max_runs: Node executions of the search: a few microseconds each.
     max_flows: Minimum cuts for the final bound.
-    tolerance: The relative gap at which the search stops.
+    tolerance: The relative gap that needs no more search and no proof.
     max_cpsat_nodes: The largest contracted graph that CP-SAT is given.
     max_cpsat_time: Its deterministic time.
     max_probe_flows: Minimum cuts for the destructive proof.
@@ -59,14 +59,14 @@ _BUDGETS = {
     tolerance=2e-4,
     max_cpsat_nodes=100,
     max_cpsat_time=1.0,
-    max_probe_flows=0,
+    max_probe_flows=2_500,
   ),
   "prove": _Budget(
     max_passes=160,
     max_runs=4_000_000,
     max_flows=1_000,
     tolerance=0.0,
-    max_cpsat_nodes=120,
+    max_cpsat_nodes=200,
     max_cpsat_time=20.0,
     max_probe_flows=20_000,
   ),
@@ -141,7 +141,10 @@ def _improve(
     max_flows=budget.max_flows,
     tolerance=budget.tolerance,
   )
-  if found.status == "feasible" and graph.num_nodes <= budget.max_cpsat_nodes:
+  accepted = budget.tolerance * (found.lower_bound_bytes - graph.base_bytes)
+  if found.peak_bytes - found.lower_bound_bytes <= accepted:
+    return found
+  if graph.num_nodes <= budget.max_cpsat_nodes:
     decided = cpsat_order(
       graph,
       found.order,

@@ -40,12 +40,15 @@ def refute(
   Args:
     graph: The program, contracted if possible.
     peak_bytes: The peak to refute, usually one less than the best known.
-    max_flows: How many minimum cuts to compute at most.
+    max_flows: How many minimum cuts to compute at most. A round begins with one
+      for each node: a graph with more nodes is not tried at all.
     num_nodes: How many nodes to probe in each round, highest cuts first.
 
   Returns:
     The outcome; `refuted` is a proof, its absence says nothing.
   """
+  if graph.num_nodes > max_flows:
+    return ProbeResult(refuted=False, num_edges=0, num_flows=0)
   return _Prober(graph, peak_bytes, max_flows, num_nodes).run()
 
 
