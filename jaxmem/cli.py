@@ -1,0 +1,248 @@
+"""`python -m jaxmem`: plan a step, or see a demo.
+
+Nothing here touches jax's backends before a command asks for them, so that
+planning for a device that is not here can keep jax on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxmem.version import __version__
+
+_EXIT_FAILURE = 1
+_EXIT_USAGE = 2
+_RESERVED = ("target", "memory_limit", "options")
+
+
+class _UsageError(Exception):
+  """What the user asked for cannot be done; the message is one line."""
+
+
+class _Step(NamedTuple):
+  """What a factory returned."""
+
+  function: Callable[..., Any]
+  args: tuple[Any, ...]
+  jit_kwargs: dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs one command.
+
+  Args:
+    argv: Arguments without the program's name; those of the process if None.
+
+  Returns:
+    The exit code: 0 on success; 1 if no plan fits the memory limit or the
+    demo's outputs differ; 2 if the command could not be understood.
+  """
+  parser = _parser()
+  try:
+    options = parser.parse_args(argv)
+  except SystemExit as done:  # argparse has printed the help or the error.
+    return int(done.code or 0)
+  try:
+    return options.run(options)
+  except _UsageError as error:
+    print(f"{parser.prog}: error: {error}", file=sys.stderr)
+    return _EXIT_USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog="jaxmem",
+    description="Plans the memory of JAX train steps.",
+  )
+  parser.add_argument(
+    "--version", action="version", version=f"jaxmem {__version__}"
+  )
+  commands = parser.add_subparsers(required=True, metavar="COMMAND")
+  _add_plan(commands.add_parser("plan", help="plan a step and print the plan"))
+  demo = commands.add_parser(
+    "demo",
+    help="plan GPT-2 and ResNet-50, run smaller ones",
+    description="Plans GPT-2 small and ResNet-50 for this CPU and for an H200,"
+    " then runs smaller ones under jax.jit and jaxmem.jit and compares outputs,"
+    " memory and time. Takes a few minutes.",
+  )
+  demo.add_argument(
+    "--quick", action="store_true", help="tiny models, this CPU only"
+  )
+  demo.set_defaults(run=_run_demo)
+  return parser
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+  parser.description = (
+    "Compiles a step twice, with XLA's own order and with jaxmem's, and prints"
+    " what was saved. Runs nothing on the device."
+  )
+  parser.add_argument(
+    "factory",
+    metavar="pkg.module:factory",
+    help="a function without arguments that returns (step, args) or (step,"
+    " args, jit_kwargs); args may be jax.ShapeDtypeStructs",
+  )
+  parser.add_argument(
+    "--target",
+    help="h200, h100, a100-80, cpu, or the path of a GpuTargetConfigProto text;"
+    " default: the device that jax would use",
+  )
+  parser.add_argument(
+    "--memory-limit",
+    metavar="SIZE",
+    help="fail unless the whole step fits: 24GiB, 80%% (of the target), ...",
+  )
+  parser.add_argument(
+    "--effort", choices=("fast", "normal", "prove"), default="normal"
+  )
+  parser.add_argument("--json", metavar="PATH", help="write the plan as JSON")
+  parser.set_defaults(run=_run_plan)
+
+
+def _run_demo(options: argparse.Namespace) -> int:
+  _stay_on_cpu()
+  from jaxmem.demo import main as demo
+
+  return demo.run(quick=options.quick)
+
+
+def _run_plan(options: argparse.Namespace) -> int:
+  import jaxmem
+
+  _check_target(options.target, options.memory_limit)
+  step = _load(options.factory)
+  try:
+    plan = jaxmem.plan(
+      step.function,
+      *step.args,
+      target=options.target,
+      memory_limit=options.memory_limit,
+      options=jaxmem.Options(effort=options.effort),
+      **step.jit_kwargs,
+    )
+  except jaxmem.InfeasibleError as error:
+    print(error, file=sys.stderr)
+    return _EXIT_FAILURE
+  print(plan)
+  if options.json is not None:
+    _write(options.json, plan.save)
+  return 0
+
+
+def _check_target(name: str | None, memory_limit: str | None) -> None:
+  """Checks the options that jax is not needed for, then prepares jax."""
+  from jaxmem import targets, units
+
+  try:
+    target = None if name is None else targets.get(name)
+    if memory_limit is not None:
+      total_bytes = None if target is None else target.memory_bytes
+      units.parse_bytes(memory_limit, total_bytes=total_bytes)
+  except ValueError as error:
+    raise _UsageError(error) from error
+  if target is None:
+    return
+  _stay_on_cpu()
+  if target.platform == "cuda":
+    try:
+      target.topology()
+    except (RuntimeError, ValueError) as error:
+      raise _UsageError(error) from error
+
+
+def _stay_on_cpu() -> None:
+  """Keeps jax off any accelerator, unless the user chose a platform."""
+  import jax
+
+  if "JAX_PLATFORMS" not in os.environ:
+    # The variable is for child processes; jax has read it by now.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
+  if os.environ["JAX_PLATFORMS"] == "cpu":
+    # The CUDA plugin only compiles here, which takes none of NVIDIA's
+    # libraries; without this it would complain that they are missing.
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+
+
+def _load(path: str) -> _Step:
+  """Imports a factory, calls it and checks what it returns."""
+  module_name, _, name = path.partition(":")
+  if not module_name or not name:
+    raise _UsageError(
+      f"expected pkg.module:factory, got {path!r}; for example"
+      " my_project.train:make_step"
+    )
+  # `python -m` can import from the working directory, the script cannot.
+  if "" not in sys.path and os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
+  try:
+    found: Any = importlib.import_module(module_name)
+  except ImportError as error:
+    raise _UsageError(
+      f"cannot import {module_name}: {error}; modules are looked for as in"
+      f" python -c 'import {module_name}'"
+    ) from error
+  for part in name.split("."):
+    if not hasattr(found, part):
+      raise _UsageError(f"{module_name} has no attribute {name!r}")
+    found = getattr(found, part)
+  if not callable(found):
+    raise _UsageError(f"{path} must be a function, got {found!r}")
+  return _checked(path, found())
+
+
+def _checked(path: str, returned: Any) -> _Step:
+  expected = "it must return (step, args) or (step, args, jit_kwargs)"
+  if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+    raise _UsageError(f"{path}: {expected}, got {_brief(returned)}")
+  function, args, *rest = returned
+  jit_kwargs = rest[0] if rest else {}
+  if not callable(function):
+    raise _UsageError(
+      f"{path}: {expected} with a callable step, got {_brief(function)}"
+    )
+  if hasattr(function, "lower") and hasattr(function, "trace"):
+    raise _UsageError(
+      f"{path}: the step is already jitted; return the function itself, and"
+      " jit's keywords as the third element"
+    )
+  if not isinstance(args, tuple | list):
+    raise _UsageError(
+      f"{path}: {expected} with a tuple of args, got {_brief(args)}"
+    )
+  if not isinstance(jit_kwargs, Mapping):
+    raise _UsageError(
+      f"{path}: {expected} with a dict of jit_kwargs, got {_brief(jit_kwargs)}"
+    )
+  _check_keywords(path, jit_kwargs)
+  return _Step(function, tuple(args), dict(jit_kwargs))
+
+
+def _check_keywords(path: str, jit_kwargs: Mapping[str, Any]) -> None:
+  import jax
+
+  known = inspect.signature(jax.jit).parameters.keys() - {"fun"}
+  for key in jit_kwargs:
+    if key in _RESERVED or key not in known:
+      raise _UsageError(f"{path}: jax.jit takes no keyword {key!r}")
+
+
+def _brief(value: Any) -> str:
+  if isinstance(value, tuple):
+    return f"a tuple of {len(value)}"
+  return f"a value of type {type(value).__name__}"
+
+
+def _write(path: str, save: Callable[[str], None]) -> None:
+  try:
+    save(path)
+  except OSError as error:
+    raise _UsageError(f"cannot write {path}: {error.strerror}") from error

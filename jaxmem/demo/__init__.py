@@ -1,0 +1,1 @@
+"""`python -m jaxmem demo`: plans published models and runs smaller ones."""

@@ -1,0 +1,163 @@
+import contextlib
+import io
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest, parameterized
+
+import jaxmem
+from jaxmem import cli
+
+_ARGS = (jax.ShapeDtypeStruct((32, 32), jnp.float32),) * 2
+
+
+def _step(weights, x):
+  return weights - 0.1 * jnp.tanh(x @ weights), (x @ weights).sum()
+
+
+def make_step():
+  return _step, _ARGS
+
+
+def make_donated():
+  return _step, _ARGS, {"donate_argnums": 0}
+
+
+def make_jitted():
+  return jax.jit(_step), _ARGS
+
+
+def make_four():
+  return _step, _ARGS, {}, {}
+
+
+def make_none():
+  return None
+
+
+def make_bad_args():
+  return _step, _ARGS[0]
+
+
+def make_bad_kwargs():
+  return _step, _ARGS, ["donate_argnums"]
+
+
+def make_unknown_keyword():
+  return _step, _ARGS, {"donate": 0}
+
+
+def make_reserved_keyword():
+  return _step, _ARGS, {"target": "h200"}
+
+
+not_a_function = 3
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+  """Returns the exit code, stdout and stderr of a command."""
+  out, err = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    code = cli.main(argv)
+  return code, out.getvalue(), err.getvalue()
+
+
+class PlanTest(parameterized.TestCase):
+  def test_prints_the_plan(self):
+    code, out, err = run("plan", f"{__name__}:make_step")
+    self.assertEqual((code, err), (0, ""))
+    self.assertStartsWith(out, "_step on cpu:")
+
+  def test_writes_json_and_passes_jit_keywords(self):
+    path = os.path.join(self._folder(), "plan.json")
+    code, _, err = run(
+      "plan", f"{__name__}:make_donated", "--json", path, "--effort", "fast"
+    )
+    self.assertEqual((code, err), (0, ""))
+    plan = jaxmem.Plan.from_json(pathlib.Path(path).read_text(encoding="utf-8"))
+    # The donated weights: 32 * 32 float32.
+    self.assertEqual(plan.alias_bytes, 4096)
+
+  @parameterized.parameters(
+    ("", "expected pkg.module:factory"),
+    ("json", "expected pkg.module:factory"),
+    ("json:", "expected pkg.module:factory"),
+    ("no_such_module_x:f", "No module named 'no_such_module_x'"),
+    ("json:no_such_name", "has no attribute 'no_such_name'"),
+    (f"{__name__}:not_a_function", "must be a function"),
+    (f"{__name__}:make_none", "type NoneType"),
+    (f"{__name__}:make_four", "a tuple of 4"),
+    (f"{__name__}:make_jitted", "already jitted"),
+    (f"{__name__}:make_bad_args", "a tuple of args"),
+    (f"{__name__}:make_bad_kwargs", "a dict of jit_kwargs"),
+    (f"{__name__}:make_unknown_keyword", "no keyword 'donate'"),
+    (f"{__name__}:make_reserved_keyword", "no keyword 'target'"),
+  )
+  def test_wrong_factory_is_one_line(self, factory: str, message: str):
+    self._check_usage_error(message, "plan", factory)
+
+  @parameterized.parameters(
+    ("--target", "b17", "target must be one of"),
+    ("--memory-limit", "24G", "unknown unit 'G'"),
+    ("--memory-limit", "80%", "name a target"),
+  )
+  def test_wrong_option_is_one_line(self, option, value, message):
+    factory = f"{__name__}:make_step"
+    self._check_usage_error(message, "plan", factory, option, value)
+
+  def test_unwritable_file_is_one_line(self):
+    path = os.path.join(self._folder(), "missing", "plan.json")
+    factory = f"{__name__}:make_step"
+    self._check_usage_error("cannot write", "plan", factory, "--json", path)
+
+  def test_plan_above_the_limit_fails(self):
+    code, out, err = run(
+      "plan", f"{__name__}:make_step", "--memory-limit", "1kB"
+    )
+    self.assertEqual((code, out), (1, ""))
+    self.assertIn("No order of _step fits", err)
+
+  def _folder(self) -> str:
+    return self.enterContext(tempfile.TemporaryDirectory())
+
+  def _check_usage_error(self, message: str, *argv: str):
+    code, _, err = run(*argv)
+    self.assertEqual(code, 2)
+    self.assertIn(message, err)
+    self.assertEqual(err.count("\n"), 1, err)
+
+
+class MainTest(absltest.TestCase):
+  def test_version(self):
+    code, out, _ = run("--version")
+    self.assertEqual((code, out), (0, f"jaxmem {jaxmem.__version__}\n"))
+
+  def test_help_names_the_commands(self):
+    code, out, _ = run("--help")
+    self.assertEqual(code, 0)
+    self.assertIn("plan", out)
+    self.assertIn("demo", out)
+
+  def test_no_command_is_an_error(self):
+    code, _, err = run()
+    self.assertEqual(code, 2)
+    self.assertIn("COMMAND", err)
+
+  def test_import_starts_no_backend_and_sets_no_variable(self):
+    program = (
+      "import os; before = dict(os.environ); import jaxmem.cli;"
+      " from jax._src import xla_bridge;"
+      " assert not xla_bridge._backends; assert before == dict(os.environ)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+if __name__ == "__main__":
+  absltest.main()
