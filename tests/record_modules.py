@@ -1,6 +1,6 @@
 """Records scheduled HLO modules, as XLA shows them to the compiler hook.
 
-    python tests/record_modules.py [NAME ...]
+    PYTHONPATH=. python tests/record_modules.py [NAME ...]
 
 writes `testdata/NAME.hlo.gz` and `testdata/NAME.json` anew, for all modules
 when none is named. Tests read them with `load`, and use `capture` for programs
@@ -16,8 +16,9 @@ import os
 import pathlib
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,9 @@ from jaxmem_hlo import transform
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem import extract, targets
+import jaxmem
+from benchmarks import zoo
+from jaxmem import Options, api, extract, module_plan, targets
 
 _FOLDER = pathlib.Path(__file__).parent / "testdata"
 _numbers = itertools.count()
@@ -94,6 +97,104 @@ def capture(
     platform=platform,
     temp_bytes=compiled.memory_analysis().temp_size_in_bytes,
     compiled=compiled,
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pair:
+  """A step compiled as `jax.jit` and as `jaxmem.jit` do.
+
+  Attributes:
+    baseline: Compiled by `jax.jit`.
+    planned: Compiled by `jaxmem.jit`.
+    module: The module that was planned, unchanged.
+    plan: What was decided for it.
+  """
+
+  baseline: Any
+  planned: Any
+  module: Module
+  plan: module_plan.ModulePlan
+
+  @property
+  def baseline_bytes(self) -> int:
+    """Temporaries of XLA's own plan, measured."""
+    return self.baseline.memory_analysis().temp_size_in_bytes
+
+  @property
+  def planned_bytes(self) -> int:
+    """Temporaries of the plan, measured."""
+    return self.planned.memory_analysis().temp_size_in_bytes
+
+
+def compile_both(
+  function: Callable[..., Any],
+  args: Sequence[Any],
+  kwargs: Mapping[str, Any] | None = None,
+  *,
+  target: str | None = None,
+  compiler_options: Mapping[str, Any] | None = None,
+  **jit_kwargs: Any,
+) -> Pair:
+  """Compiles a step with and without planning.
+
+  Args:
+    function: The step, not jitted.
+    args: Its arguments or their shapes.
+    kwargs: Its keyword arguments.
+    target: A described device; None compiles for the default one.
+    compiler_options: XLA's, for both.
+    **jit_kwargs: Passed to `jax.jit` and `jaxmem.jit`.
+  """
+  seen: list[tuple[bytes, module_plan.ModulePlan]] = []
+  plan_module = module_plan.plan_module
+
+  def watch(module: Module, platform: str, options: Options) -> Any:
+    data = module.to_bytes()
+    seen.append((data, plan_module(module, platform, options)))
+    return seen[-1][1]
+
+  def compile_one(jit: Callable[..., Any]) -> Any:
+    jitted = jit(function, **jit_kwargs)
+    if target is None:
+      lowered = jitted.lower(*args, **dict(kwargs or {}))
+    else:
+      lowered = targets.lower(jitted, args, kwargs, target)
+    options = {**targets.compile_options(target), **(compiler_options or {})}
+    return lowered.compile(compiler_options=options)
+
+  if target is not None:
+    targets.get(target).topology()
+  baseline = compile_one(jax.jit)
+  with mock.patch.object(api, "plan_module", watch):
+    planned = compile_one(jaxmem.jit)
+  ((data, plan),) = seen
+  return Pair(
+    baseline=baseline,
+    planned=planned,
+    module=Module.from_bytes(data),
+    plan=plan,
+  )
+
+
+# Planning comes before code generation, so tests of what a plan computes need
+# not wait for LLVM's optimisations.
+_QUICK = {
+  "xla_backend_optimization_level": 0,
+  "xla_llvm_disable_expensive_passes": True,
+}
+
+
+@functools.cache
+def zoo_pair(name: str, target: str | None = None) -> Pair:
+  """Compiles the tiny step of a zoo model, batch 2; once in a process."""
+  step = zoo.build(name, 2, size="tiny")
+  return compile_both(
+    step.function,
+    step.args,
+    target=target,
+    compiler_options=_QUICK if target is None else None,
+    **step.jit_kwargs,
   )
 
 
