@@ -1,5 +1,6 @@
 """Tests of jaxmem_hlo.packing, with heights worked out by hand."""
 
+import itertools
 import random
 
 import numpy as np
@@ -87,7 +88,7 @@ class PackTest(parameterized.TestCase):
         if any(a <= time <= b for a, b in zip(times[::2], times[1::2]))  # noqa: B905
       ]
       live.sort()
-      for below, above in zip(live, live[1:], strict=False):
+      for below, above in itertools.pairwise(live):
         self.assertLessEqual(below[1], above[0])
 
 

@@ -95,9 +95,14 @@ def capture(
   return Captured(
     module=Module.from_bytes(data),
     platform=platform,
-    temp_bytes=compiled.memory_analysis().temp_size_in_bytes,
+    temp_bytes=temp_bytes(compiled),
     compiled=compiled,
   )
+
+
+def temp_bytes(compiled: Any) -> int:
+  """Returns a program's temporaries, as `memory_analysis` reports them."""
+  return compiled.memory_analysis().temp_size_in_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,12 +124,12 @@ class Pair:
   @property
   def baseline_bytes(self) -> int:
     """Temporaries of XLA's own plan, measured."""
-    return self.baseline.memory_analysis().temp_size_in_bytes
+    return temp_bytes(self.baseline)
 
   @property
   def planned_bytes(self) -> int:
     """Temporaries of the plan, measured."""
-    return self.planned.memory_analysis().temp_size_in_bytes
+    return temp_bytes(self.planned)
 
 
 def compile_both(
