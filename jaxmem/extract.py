@@ -51,6 +51,7 @@ _ORDERED_PREFIXES = (
   "rng",
   "send",
 )
+_CALLERS = frozenset({"async-start", "call", "conditional", "while"})
 _STATELESS = frozenset({"rng-bit-generator"})
 
 
@@ -253,7 +254,7 @@ class _Builder:
       return False
     if instruction.opcode.startswith(_ORDERED_PREFIXES):
       return True
-    if instruction.opcode in ("while", "conditional", "call"):
+    if instruction.opcode in _CALLERS:
       return any(
         self._is_ordered(inner)
         for callee in instruction.callees
@@ -404,6 +405,8 @@ class _Builder:
       definer = self._definer[value]
       if definer is None or self._nodes[definer] is not value.instruction:
         continue
+      if value.instruction.opcode in _CALLERS:
+        continue  # Carries share by their chains, and results never do.
       for operand in self._nodes[definer].operands:
         for read in self._dataflow.trees[operand].values():
           if read in number and self._model.may_share(operand, read, value):

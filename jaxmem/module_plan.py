@@ -10,6 +10,7 @@ assignment model, and the cheapest wins. XLA's own order always competes.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -23,16 +24,21 @@ from jaxmem import bounds, liveness, order, validate
 from jaxmem.extract import CalleePeak, ComputationGraph, from_hlo
 from jaxmem.graph import Graph
 from jaxmem.options import Options
-from jaxmem.rewrite import apply, find_copies, without_copies
+from jaxmem.rewrite import find_copies
 
 Status = Literal["optimal", "feasible", "baseline"]
 
+# Live bytes this close to the bound count as meeting it: solvers call a gap of
+# 1e-4 proven optimal, and so does this.
+_MET = 1 + 1e-4
 # The most that packing may add to live bytes in a plan called optimal.
 _PACKED_WELL = 1.01
 # Of candidates this close to the best in bytes, the one closest to XLA's order
 # is taken: it is the least likely to cost time.
 _ALIKE = 1.002
 _MIN_NODES = 3
+_MAX_PRICED = 8
+_QUICK_FLOWS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +86,8 @@ class ModulePlan:
 
   def apply(self, module: Module) -> Module:
     """Returns the module that was planned, as planned."""
-    return apply(module, self.orders, self.removed_copies)
+    changed = module.with_bitcasts(self.removed_copies)
+    return changed.with_schedules(self.orders)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +131,11 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   removed = tuple(c.copy.id for c in copies.removable)
   found = None
   if removed and options.remove_copies:
-    changed = without_copies(module, removed)
-    found = _ModulePlanner(changed, platform, options).search()
+    changed = module.with_bitcasts(removed)
+    found = _ModulePlanner(changed, platform, options).search(enough)
   if found is None or found.planned_bytes > enough:
     removed = ()
-    found = original.search()
+    found = original.search(enough)
   kept = found.planned_bytes > enough
   return ModulePlan(
     platform=platform,
@@ -173,25 +180,36 @@ class _ModulePlanner:
       if computation.id in sequential and computation is not self.module.entry:
         self._plan_inner(computation)
 
-  def search(self) -> _Found:
-    """Orders the entry; `orders` holds what was chosen for the callees."""
+  def search(self, enough_bytes: float) -> _Found:
+    """Orders the entry; `orders` holds what was chosen for the callees.
+
+    Args:
+      enough_bytes: Temporaries that a plan must not exceed to be worth it.
+        Where the bound already does, nothing is searched.
+    """
     graph = self.entry.graph
     effort = self._options.effort
-    free = order.plan_order(graph, effort=effort)
-    packed = order.plan_order(_without_slots(graph), effort=effort)
-    candidates = (*free.candidates, *packed.candidates)
-    best, planned = self._choose(candidates)
-    bound = self._bound(graph, free.lower_bound_bytes)
-    is_met = liveness.peak_bytes(graph, best) <= bound
-    bound = max(0, bound - graph.base_bytes)
-    if best != tuple(range(graph.num_nodes)) or self.entry.is_repaired:
+    initial = tuple(range(graph.num_nodes))
+    low = bounds.lower_bound(graph, initial, max_flows=_QUICK_FLOWS).num_bytes
+    if self._bound(graph, low) - graph.base_bytes > enough_bytes:
+      free = order.unchanged(graph, initial, low)
+      candidates = [initial]
+    else:
+      free = order.plan_order(graph, effort=effort)
+      packed = order.plan_order(_without_slots(graph), effort=effort)
+      candidates = _interleave(free.candidates, packed.candidates)
+    bound = self._bound(graph, free.lower_bound_bytes) - graph.base_bytes
+    best, planned = self._choose(candidates, bound)
+    live = liveness.peak_bytes(graph, best) - graph.base_bytes
+    if best != initial or self.entry.is_repaired:
       self._set(self.entry, best)
     return _Found(
       orders=dict(self.orders),
       planned_bytes=planned,
-      lower_bound_bytes=bound,
-      is_optimal=is_met and planned <= bound * _PACKED_WELL,
-      search_proved=free.status == "optimal",
+      lower_bound_bytes=max(0, bound),
+      is_optimal=live <= bound * _MET and planned <= bound * _PACKED_WELL,
+      search_proved=(free.peak_bytes - graph.base_bytes)
+      <= (free.lower_bound_bytes - graph.base_bytes) * _MET,
       method=free.method,
     )
 
@@ -227,15 +245,17 @@ class _ModulePlanner:
     self.orders[graph.computation.id] = tuple(ids)
 
   def _choose(
-    self, candidates: Sequence[tuple[int, ...]]
+    self, candidates: Sequence[tuple[int, ...]], bound_bytes: int
   ) -> tuple[tuple[int, ...], int]:
     """Prices orders; of those that need the fewest bytes, the closest wins."""
     initial = tuple(range(self.entry.graph.num_nodes))
     priced = {}
-    for candidate in dict.fromkeys((initial, *candidates)):
+    for candidate in dict.fromkeys((*candidates[:_MAX_PRICED], initial)):
       ids = self.entry.schedule(candidate)
       orders = {**self.orders, self.module.entry.id: ids}
       priced[candidate] = self._temp_bytes(orders)
+      if priced[candidate] <= bound_bytes * _ALIKE:
+        break
     least = min(priced.values())
     alike = [c for c, b in priced.items() if b <= least * _ALIKE]
     best = min(alike, key=lambda c: order.displacement(c, initial))
@@ -255,6 +275,14 @@ class _ModulePlanner:
       return bound
     initial = range(graph.num_nodes)
     return bounds.lower_bound(optimistic, initial, max_flows=150).num_bytes
+
+
+def _interleave(
+  *groups: Sequence[tuple[int, ...]],
+) -> list[tuple[int, ...]]:
+  """Merges ranked lists: all firsts, then all seconds, and so on."""
+  ranked = itertools.zip_longest(*groups)
+  return [c for rank in ranked for c in rank if c is not None]
 
 
 def _without_slots(graph: Graph) -> Graph:

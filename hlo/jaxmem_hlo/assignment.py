@@ -33,8 +33,10 @@ class Allocation:
     parameter_number: Of a parameter allocation, else -1.
     is_donated: Whether it is a parameter that becomes an output.
     offsets: Value -> (offset, size) in bytes.
-    busy: Bit t is set when one of the values is live at time t. Only kept
-      where other buffers may move in.
+    busy: Bit t is set when one of the values is live at time t. This and the
+      next two are only kept where other buffers may move in.
+    first: Time -> the value whose live range starts then.
+    last: Time -> the value whose live range ends then.
   """
 
   kind: str
@@ -46,6 +48,18 @@ class Allocation:
     default_factory=dict
   )
   busy: int = 0
+  first: dict[int, Value] = dataclasses.field(default_factory=dict)
+  last: dict[int, Value] = dataclasses.field(default_factory=dict)
+
+  def move_in(
+    self, buffer: LogicalBuffer, ranges: dict[Value, LiveRange]
+  ) -> None:
+    """Places a whole buffer at the start of the allocation."""
+    self.busy |= _busy(buffer, ranges)[0]
+    for value in buffer.values:
+      self.offsets[value] = (0, buffer.size_bytes)
+      self.first[ranges[value].start] = value
+      self.last[ranges[value].end] = value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -135,10 +149,8 @@ class AssignmentModel:
       if own is None:
         heap.append(buffer)
         continue
-      own.busy |= _busy(buffer, ranges)[0]
-      for value in buffer.values:
-        own.offsets[value] = (0, buffer.size_bytes)
-        home[value] = own
+      own.move_in(buffer, ranges)
+      home.update(dict.fromkeys(buffer.values, own))
     return allocations, heap
 
   def _assignment_order(self, buffer: LogicalBuffer) -> tuple[int, bool, int]:
@@ -184,9 +196,10 @@ class AssignmentModel:
     busy, ends = _busy(buffer, ranges)
     for allocation in candidates:
       # Ranges may only touch where one value ends and the other begins.
-      if allocation.busy & busy & ~ends:
+      overlap = allocation.busy & busy
+      if overlap & ~ends:
         continue
-      if self._fits(buffer, allocation, ranges):
+      if self._fits(buffer, allocation, overlap, ranges):
         return allocation
     return None
 
@@ -194,8 +207,10 @@ class AssignmentModel:
     self,
     buffer: LogicalBuffer,
     allocation: Allocation,
+    overlap: int,
     ranges: dict[Value, LiveRange],
   ) -> bool:
+    """Whether a buffer may move in, given the times when both are live."""
     size = buffer.size_bytes
     if (
       buffer.memory_space != allocation.memory_space
@@ -203,29 +218,41 @@ class AssignmentModel:
       or (buffer.is_live_out and size != allocation.size_bytes)
     ):
       return False
+    if overlap and not self._only_hands_over(
+      buffer, allocation, overlap, ranges
+    ):
+      return False
     return not any(
-      self._interferes(new, placed, ranges)
-      for placed in allocation.offsets
+      _copies_from(new, placed)
       for new in buffer.values
+      if new.instruction.opcode == "copy"
+      for placed in allocation.offsets
     )
 
-  def _interferes(
-    self, new: Value, placed: Value, ranges: dict[Value, LiveRange]
+  def _only_hands_over(
+    self,
+    buffer: LogicalBuffer,
+    allocation: Allocation,
+    overlap: int,
+    ranges: dict[Value, LiveRange],
   ) -> bool:
-    a, b = ranges[new], ranges[placed]
-    if a.start <= b.end and b.start <= a.end:
-      if a.end == b.start:
-        if not self._shares_at_end(placed, a):
-          return True
-      elif b.end == a.start:
-        if not self._shares_at_end(new, b):
-          return True
-      else:
-        return True
-    instruction = new.instruction
-    return instruction.opcode == "copy" and any(
-      p.instruction.id in instruction.operands for p in placed.positions
-    )
+    """Whether at each common time one value ends in place of the other."""
+    for new in buffer.values:
+      live = ranges[new]
+      for time in {live.start, live.end}:
+        if not overlap >> time & 1:
+          continue
+        overlap &= ~(1 << time)
+        before, after = allocation.last.get(time), allocation.first.get(time)
+        if before is not None and after is None and time == live.start:
+          if not self._shares_at_end(new, ranges[before]):
+            return False
+        elif after is not None and before is None and time == live.end:
+          if not self._shares_at_end(after, live):
+            return False
+        else:
+          return False
+    return not overlap
 
   def _shares_at_end(self, user: Value, operand: LiveRange) -> bool:
     last = operand.last
@@ -411,6 +438,12 @@ class _HeapTrace:
         ):
           return candidate
     return None
+
+
+def _copies_from(copy: Value, placed: Value) -> bool:
+  """Whether a copy reads a value, whose place it may then not take."""
+  operands = copy.instruction.operands
+  return any(p.instruction.id in operands for p in placed.positions)
 
 
 def _busy(

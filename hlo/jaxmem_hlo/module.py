@@ -9,7 +9,7 @@ number.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxmem_hlo.proto import hlo_pb2
 
@@ -112,9 +112,23 @@ class Module:
     entry: The entry computation.
   """
 
-  def __init__(self, proto: hlo_pb2.Module):
+  def __init__(
+    self,
+    proto: hlo_pb2.Module,
+    known: Mapping[int, Computation] | None = None,
+  ):
+    """Wraps a message.
+
+    Args:
+      proto: The message; the module keeps it.
+      known: Computation id -> its view, where that was made before.
+    """
+    known = known or {}
     self.proto = proto
-    self.computations = [Computation(c) for c in proto.computations]
+    self.computations = [
+      known[c.id] if c.id in known else Computation(c)
+      for c in proto.computations
+    ]
     self.by_id = {c.id: c for c in self.computations}
     if proto.entry_computation_id not in self.by_id:
       raise ValueError(f"Module {proto.name} has no entry computation.")
@@ -184,10 +198,26 @@ class Module:
     """Returns a copy of the module with some schedules replaced."""
     proto = hlo_pb2.Module()
     proto.CopyFrom(self.proto)
-    copy = Module(proto)
+    copy = Module(proto, self.by_id)
     for computation_id, ids in orders.items():
       copy.set_schedule(computation_id, ids)
     return copy
+
+  def with_bitcasts(self, ids: Collection[int]) -> Module:
+    """Returns a copy in which some of the entry's copies are bitcasts.
+
+    Args:
+      ids: Of copy instructions of the entry that keep shape and layout.
+    """
+    proto = hlo_pb2.Module()
+    proto.CopyFrom(self.proto)
+    for computation in proto.computations:
+      if computation.id == self.entry.id:
+        for instruction in computation.instructions:
+          if instruction.id in ids:
+            instruction.opcode = "bitcast"
+    known = {c.id: c for c in self.computations if c is not self.entry}
+    return Module(proto, known)
 
   @functools.cached_property
   def donations(self) -> dict[tuple[int, tuple[int, ...]], tuple[int, ...]]:

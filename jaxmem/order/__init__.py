@@ -3,7 +3,7 @@
 from jaxmem.order.closeness import displacement, stay_close
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.cpsat_order import cpsat_order
-from jaxmem.order.planner import Effort, plan_order
+from jaxmem.order.planner import Effort, plan_order, unchanged
 from jaxmem.order.probing import ProbeResult, refute
 from jaxmem.order.result import OrderResult
 from jaxmem.order.search import search
@@ -20,4 +20,5 @@ __all__ = [
   "refute",
   "search",
   "stay_close",
+  "unchanged",
 ]

@@ -114,18 +114,32 @@ def plan_order(
   peak_bytes = liveness.peak_bytes(graph, initial)
   bound = lower_bound(graph, initial, max_flows=1).num_bytes
   if bound == peak_bytes:
-    return OrderResult(
-      order=initial,
-      peak_bytes=peak_bytes,
-      lower_bound_bytes=bound,
-      status="optimal",
-      method="min cut",
-      num_passes=0,
-      candidates=(initial,),
-    )
+    return unchanged(graph, initial, bound)
   contraction = contract(graph)
   found = _improve(contraction, initial, _BUDGETS[effort])
   return _stay_close(graph, contraction, initial, found)
+
+
+def unchanged(
+  graph: Graph, order: Sequence[int], lower_bound_bytes: int
+) -> OrderResult:
+  """Returns the result that keeps an order.
+
+  Args:
+    graph: The program.
+    order: The order to keep.
+    lower_bound_bytes: No order has a lower peak.
+  """
+  peak_bytes = liveness.peak_bytes(graph, order)
+  return OrderResult(
+    order=tuple(order),
+    peak_bytes=peak_bytes,
+    lower_bound_bytes=lower_bound_bytes,
+    status="optimal" if lower_bound_bytes == peak_bytes else "feasible",
+    method="min cut",
+    num_passes=0,
+    candidates=(tuple(order),),
+  )
 
 
 def _improve(
