@@ -9,10 +9,12 @@ assignment model, and the cheapest wins. XLA's own order always competes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from jaxmem_hlo import schedule
@@ -118,6 +120,27 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
     UnsupportedModuleError: If the module holds something unknown.
     ScheduleError, ValidationError: If an orderer returned a wrong order.
   """
+  with _paused_collector():
+    return _plan_module(module, platform, options)
+
+
+@contextlib.contextmanager
+def _paused_collector() -> Iterator[None]:
+  """Keeps the cyclic garbage collector from scanning a growing graph.
+
+  Planning allocates many small objects and drops few; each full collection
+  would visit them all, and everything that jax holds.
+  """
+  was_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    if was_enabled:
+      gc.enable()
+
+
+def _plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   start = time.perf_counter()
   original = _ModulePlanner(module, platform, options)
   if original.entry.is_repaired:
@@ -132,7 +155,9 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   found = None
   if removed and options.remove_copies:
     changed = module.with_bitcasts(removed)
-    found = _ModulePlanner(changed, platform, options).search(enough)
+    found = _ModulePlanner(changed, platform, options, original.model).search(
+      enough
+    )
   if found is None or found.planned_bytes > enough:
     removed = ()
     found = original.search(enough)
@@ -165,9 +190,15 @@ def _status(found: _Found, kept: bool, baseline: int) -> Status:
 class _ModulePlanner:
   """Plans one module as it is given: with its copies, or with some removed."""
 
-  def __init__(self, module: Module, platform: str, options: Options):
+  def __init__(
+    self,
+    module: Module,
+    platform: str,
+    options: Options,
+    like: AssignmentModel | None = None,
+  ):
     self.module = module
-    self.model = AssignmentModel(module, platform)
+    self.model = AssignmentModel(module, platform, like)
     self.orders: dict[int, tuple[int, ...]] = {}
     self._options = options
     self._callees: dict[int, CalleePeak] = {}

@@ -94,6 +94,14 @@ def in_place_pairs(
   module: Module, instruction: Instruction
 ) -> list[InPlacePair]:
   """Returns the pairs that must share one buffer, other than loop carries."""
+  pairs = module.in_place_pairs.get(instruction.id)
+  if pairs is None:
+    pairs = _find_pairs(module, instruction)
+    module.in_place_pairs[instruction.id] = pairs
+  return pairs
+
+
+def _find_pairs(module: Module, instruction: Instruction) -> list[InPlacePair]:
   opcode = instruction.opcode
   if opcode == "dynamic-update-slice":
     return [InPlacePair(0, (), ())]

@@ -10,7 +10,6 @@ defined.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 
 from jaxmem_hlo import aliasing, packing, schedule
@@ -18,6 +17,7 @@ from jaxmem_hlo.buffers import BufferAnalysis, LogicalBuffer
 from jaxmem_hlo.dataflow import Value
 from jaxmem_hlo.module import Instruction, Module
 from jaxmem_hlo.schedule import LiveRange
+from jaxmem_hlo.shapes import ShapeIndex
 
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 256}
 
@@ -90,13 +90,22 @@ class AssignmentModel:
   Args:
     module: A scheduled module.
     platform: "cpu" or "cuda".
+    like: A model of the same module but for copies that were bitcasts or are;
+      what it knows of the fusions is used again.
   """
 
-  def __init__(self, module: Module, platform: str):
+  def __init__(
+    self,
+    module: Module,
+    platform: str,
+    like: AssignmentModel | None = None,
+  ):
     self.module = module
     self.platform = platform
     self.analysis = BufferAnalysis(module)
-    self._share = functools.cache(self._can_share)
+    self._shares: dict[tuple[int, ShapeIndex, int, ShapeIndex], bool] = (
+      like._shares if like is not None else {}
+    )
     self._post_order = _post_order(module)
     self._num_thread_local = _num_thread_local(self.analysis)
 
@@ -260,16 +269,19 @@ class AssignmentModel:
       last.instruction, last.index, user.instruction, user.position.index
     )
 
-  def _can_share(
+  def _share(
     self,
     operand: Instruction,
-    operand_index: tuple[int, ...],
+    operand_index: ShapeIndex,
     user: Instruction,
-    user_index: tuple[int, ...],
+    user_index: ShapeIndex,
   ) -> bool:
-    return aliasing.can_share(
-      self.module, self.platform, operand, operand_index, user, user_index
-    )
+    key = (operand.id, operand_index, user.id, user_index)
+    if key not in self._shares:
+      self._shares[key] = aliasing.can_share(
+        self.module, self.platform, operand, operand_index, user, user_index
+      )
+    return self._shares[key]
 
   # The heap of temporaries.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from jaxmem_hlo.proto import hlo_pb2
 
@@ -110,6 +111,7 @@ class Module:
     computations: All computations in XLA's post order (callees first).
     by_id: The same, by id.
     entry: The entry computation.
+    in_place_pairs: What `aliasing.in_place_pairs` found so far, by instruction.
   """
 
   def __init__(
@@ -130,6 +132,7 @@ class Module:
       for c in proto.computations
     ]
     self.by_id = {c.id: c for c in self.computations}
+    self.in_place_pairs: dict[int, list[Any]] = {}
     if proto.entry_computation_id not in self.by_id:
       raise ValueError(f"Module {proto.name} has no entry computation.")
     self.entry = self.by_id[proto.entry_computation_id]
