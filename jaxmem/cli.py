@@ -53,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   except _UsageError as error:
     print(f"{parser.prog}: error: {error}", file=sys.stderr)
     return _EXIT_USAGE
+  except BrokenPipeError:  # As in `python -m jaxmem plan ... | head`.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _EXIT_FAILURE
 
 
 def _parser() -> argparse.ArgumentParser:
