@@ -90,15 +90,22 @@ class Plan:
     status: "optimal": no order has a lower peak, and that is proven;
       "feasible": better than XLA's order; "baseline": XLA's own order is kept.
     method: What found the order.
+    is_order_proved: Whether an order was found whose live bytes are proven
+      minimal (within 0.01 %) when empty slots of arguments and outputs count
+      as free. XLA's packing may still prefer another.
     baseline_temp_bytes: XLA's temporaries without jaxmem, as measured by
       `memory_analysis` on a compile of its own.
     temp_bytes: The same for the plan.
     predicted_temp_bytes: What the assignment model said it would be.
+    baseline_predicted_bytes: The same for XLA's own order.
     lower_bound_bytes: No order of this program has smaller temporaries.
     argument_bytes: Of all arguments.
     output_bytes: Of all outputs.
     alias_bytes: Of outputs that reuse a donated argument.
     num_instructions: Length of the flattened schedule.
+    num_removed_copies: Copies of donated arguments that the plan does without.
+    kept_copy_bytes: Why other copies stay -> their bytes; see
+      `jaxmem.rewrite.copies`.
     num_pinned: Instructions whose mutual order was left alone because another
       device, the host or a hidden state sees it.
     planning_s: Seconds spent on planning.
@@ -113,14 +120,18 @@ class Plan:
   target: str
   status: str
   method: str
+  is_order_proved: bool
   baseline_temp_bytes: int
   temp_bytes: int
   predicted_temp_bytes: int
+  baseline_predicted_bytes: int
   lower_bound_bytes: int
   argument_bytes: int
   output_bytes: int
   alias_bytes: int
   num_instructions: int
+  num_removed_copies: int
+  kept_copy_bytes: dict[str, int]
   num_pinned: int
   planning_s: float
   compile_s: float
@@ -153,6 +164,11 @@ class Plan:
   def model_error(self) -> int:
     """Bytes by which the assignment model missed what XLA reported."""
     return self.predicted_temp_bytes - self.temp_bytes
+
+  @property
+  def baseline_model_error(self) -> int:
+    """The same for XLA's own order."""
+    return self.baseline_predicted_bytes - self.baseline_temp_bytes
 
   def __str__(self) -> str:
     return "\n".join(_summary(self))
@@ -211,6 +227,11 @@ def _summary(plan: Plan) -> list[str]:
   ]
   if plan.model_error:
     lines.append(f"  model error   {plan.model_error:+d} bytes")
+  if plan.num_removed_copies:
+    lines.append(f"  copies        {plan.num_removed_copies} removed")
+  if plan.kept_copy_bytes.get("relayout"):
+    size = units.format_bytes(plan.kept_copy_bytes["relayout"])
+    lines.append(f"  relayouts     {size} of copies change a layout and stay")
   if plan.num_pinned:
     lines.append(f"  left in place {plan.num_pinned} ordered instructions")
   return [*lines, *_peak_table(plan.after.at_peak())]

@@ -1,0 +1,134 @@
+"""Step time under jaxmem.jit against jax.jit, interleaved in one process.
+
+Each pair of steps runs right after the other, in alternating order, so that
+drift of the machine's speed hits both alike. Also compares the cost of a call
+on a step that does almost nothing, and outputs after three steps.
+
+    python -m benchmarks.step_time_benchmark --output=rows.jsonl
+"""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+
+import jaxmem
+from benchmarks import zoo
+
+_MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
+_BATCH = flags.DEFINE_integer("batch", 4, "Examples per step.")
+_SIZE = flags.DEFINE_enum("size", "small", zoo.SIZES, "Size of the models.")
+_STEPS = flags.DEFINE_integer("steps", 25, "Timed steps of each.")
+_COPIES = flags.DEFINE_bool("remove_copies", True, "Remove needless copies.")
+_OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
+
+_NUM_WARM_UP = 3
+
+
+class _Runner:
+  """A compiled step and its state."""
+
+  def __init__(self, jit: Callable[..., Any], step: zoo.Step):
+    jitted = jit(step.function, **step.jit_kwargs)
+    self.compiled = jitted.lower(*step.args).compile()
+    self.args = jax.tree.map(jnp.array, zoo.concrete(step))
+    self.seconds: list[float] = []
+
+  def run(self) -> None:
+    start = time.perf_counter()
+    result = jax.block_until_ready(self.compiled(*self.args))
+    self.seconds.append(time.perf_counter() - start)
+    self.args = (*result[:2], *self.args[2:])
+
+
+def measure(model: str) -> dict[str, Any]:
+  """Times one model and returns its row."""
+  step = zoo.build(model, _BATCH.value, size=_SIZE.value)
+  options = jaxmem.Options(remove_copies=_COPIES.value)
+
+  def planned_jit(function: Callable[..., Any], **kwargs: Any) -> Any:
+    return jaxmem.jit(function, options=options, **kwargs)
+
+  plain, planned = _Runner(jax.jit, step), _Runner(planned_jit, step)
+  is_equal = True
+  for i in range(_NUM_WARM_UP + _STEPS.value):
+    for runner in (plain, planned) if i % 2 else (planned, plain):
+      runner.run()
+    if i < _NUM_WARM_UP:
+      is_equal &= _same(plain.args, planned.args)
+  ratios = [
+    b / a
+    for a, b in zip(
+      plain.seconds[_NUM_WARM_UP:], planned.seconds[_NUM_WARM_UP:], strict=True
+    )
+  ]
+  return {
+    "model": model,
+    "batch": _BATCH.value,
+    "size": _SIZE.value,
+    "remove_copies": _COPIES.value,
+    "is_bit_equal": is_equal,
+    "xla_temp_bytes": plain.compiled.memory_analysis().temp_size_in_bytes,
+    "temp_bytes": planned.compiled.memory_analysis().temp_size_in_bytes,
+    "xla_step_s": float(np.median(plain.seconds[_NUM_WARM_UP:])),
+    "ratio_of_medians": float(
+      np.median(planned.seconds[_NUM_WARM_UP:])
+      / np.median(plain.seconds[_NUM_WARM_UP:])
+    ),
+    "median_of_ratios": float(np.median(ratios)),
+    "versions": {"jax": jax.__version__, "jaxmem": jaxmem.__version__},
+  }
+
+
+def measure_call() -> dict[str, Any]:
+  """Compares what calling an almost empty step costs."""
+
+  def step(x: jax.Array) -> jax.Array:
+    return x + 1
+
+  functions = (jax.jit(step), jaxmem.jit(step))
+  x = jnp.zeros(())
+  seconds: list[list[float]] = [[], []]
+  for i in range(2_000):
+    for which in (0, 1) if i % 2 else (1, 0):
+      start = time.perf_counter()
+      functions[which](x).block_until_ready()
+      seconds[which].append(time.perf_counter() - start)
+  plain, planned = (float(np.median(s[100:])) for s in seconds)
+  return {
+    "call": True,
+    "xla_call_s": plain,
+    "ratio_of_medians": planned / plain,
+    "versions": {"jax": jax.__version__, "jaxmem": jaxmem.__version__},
+  }
+
+
+def _same(a: Any, b: Any) -> bool:
+  return all(
+    np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  )
+
+
+def main(argv: list[str]) -> None:
+  """Measures the call and all models."""
+  del argv
+  jax.config.update("jax_enable_compilation_cache", False)
+  measures = [measure_call]
+  for model in _MODELS.value or zoo.MODELS:
+    measures.append(lambda model=model: measure(model))
+  for one in measures:
+    row = json.dumps(one())
+    print(row, flush=True)
+    if _OUTPUT.value:
+      with open(_OUTPUT.value, "a", encoding="utf-8") as file:
+        file.write(row + "\n")
+
+
+if __name__ == "__main__":
+  app.run(main)
