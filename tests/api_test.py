@@ -86,7 +86,7 @@ class JitTest(_WatchedTest):
     ("callable", Callable()),
     ("partial", functools.partial(_branches)),
     ("bound", Callable().__call__),
-    ("wrapped", functools.wraps(_branches)(lambda *a: _branches(*a))),
+    ("wrapped", functools.wraps(_branches)(lambda x, y: _branches(x, y))),
   )
   def test_every_kind_of_function_is_planned(self, function):
     x, y = _arrays()
