@@ -107,6 +107,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     "--effort", choices=("fast", "normal", "prove"), default="normal"
   )
   parser.add_argument("--json", metavar="PATH", help="write the plan as JSON")
+  parser.add_argument(
+    "--html", metavar="PATH", help="write a page that draws every buffer"
+  )
   parser.set_defaults(run=_run_plan)
 
 
@@ -137,6 +140,8 @@ def _run_plan(options: argparse.Namespace) -> int:
   print(plan)
   if options.json is not None:
     _write(options.json, plan.save)
+  if options.html is not None:
+    _write(options.html, plan.save_html)
   return 0
 
 

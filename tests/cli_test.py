@@ -83,6 +83,12 @@ class PlanTest(parameterized.TestCase):
     # The donated weights: 32 * 32 float32.
     self.assertEqual(plan.alias_bytes, 4096)
 
+  def test_writes_a_page(self):
+    path = os.path.join(self._folder(), "plan.html")
+    code, _, err = run("plan", f"{__name__}:make_step", "--html", path)
+    self.assertEqual((code, err), (0, ""))
+    self.assertIn("<html", pathlib.Path(path).read_text(encoding="utf-8"))
+
   @parameterized.parameters(
     ("", "expected pkg.module:factory"),
     ("json", "expected pkg.module:factory"),
