@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jaxmem_hlo import transform
+from jaxmem_hlo import replay, transform
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem import layout, targets, units
+from jaxmem import dump, layout, targets, units
 from jaxmem.module_plan import ModulePlan, plan_module
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError, Plan
@@ -183,6 +183,24 @@ def _apply(module: Module, decided: ModulePlan) -> bytes | None:
   return decided.apply(module).to_bytes() if decided.is_changed else None
 
 
+def _new_tag() -> str:
+  """A tag that no other process or call uses.
+
+  It makes the module's name, and with it the key in a persistent compilation
+  cache, new: a cached program would not pass by the hook.
+  """
+  return f"plan{os.getpid()}n{next(_plan_numbers)}t{time.time_ns()}"
+
+
+def _without_data(leaf: Any) -> Any:
+  """An array's shape and type in its place, so that its memory can go."""
+  if not isinstance(leaf, jax.Array):
+    return leaf
+  return jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=leaf.weak_type
+  )
+
+
 @dataclasses.dataclass(kw_only=True)
 class _Captured:
   """What the hook saw and decided."""
@@ -210,9 +228,7 @@ class _Session:
     self._captured = _Captured()
 
   def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-    # Process id and count make the name, and with it the key in a persistent
-    # compilation cache, new: a cached program would not pass by the hook.
-    tag = f"plan{os.getpid()}n{next(_plan_numbers)}t{time.time_ns()}"
+    tag = _new_tag()
     progress = Progress()
     if self._device is not None and self._device.platform == "cuda":
       self._device.topology()
@@ -227,7 +243,10 @@ class _Session:
     finally:
       transform.remove_handler(tag)
       progress.close()
-    return self._result(baseline, planned, time.perf_counter() - start)
+    result = self._result(baseline, planned, time.perf_counter() - start)
+    structs = jax.tree.map(_without_data, (args, kwargs))
+    again = functools.partial(self._replay, *structs)
+    return dataclasses.replace(result, replay=again)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
@@ -240,15 +259,37 @@ class _Session:
       captured.error = error
       return None
 
+  def _lower(
+    self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+  ) -> jax.stages.Lowered:
+    jitted = jax.jit(fun, **self._jit_kwargs)
+    if self._device is None:
+      return jitted.lower(*args, **kwargs)
+    return targets.lower(jitted, args, kwargs, self._device)
+
+  def _compiler_options(self) -> dict[str, Any] | None:
+    return targets.compile_options(self._device) if self._device else None
+
   def _compile(
     self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
   ) -> jax.stages.Compiled:
-    jitted = jax.jit(fun, **self._jit_kwargs)
-    if self._device is None:
-      return jitted.lower(*args, **kwargs).compile()
-    lowered = targets.lower(jitted, args, kwargs, self._device)
-    return lowered.compile(
-      compiler_options=targets.compile_options(self._device)
+    lowered = self._lower(fun, args, kwargs)
+    return lowered.compile(compiler_options=self._compiler_options())
+
+  def _replay(
+    self, args: tuple[Any, ...], kwargs: dict[str, Any]
+  ) -> replay.ReplayReport:
+    """Compiles the plan again and replays it on XLA's real assignment."""
+    tag = _new_tag()
+    handler = functools.partial(_rewrite, self._options)
+    transform.add_handler(tag, handler)
+    try:
+      lowered = self._lower(_marked(self._fun, tag), args, kwargs)
+      real = dump.compile_and_read(lowered, self._compiler_options())
+    finally:
+      transform.remove_handler(tag)
+    return replay.check_assignment(
+      Module(real.hlo_module), real.buffer_assignment, self._captured.platform
     )
 
   def _result(

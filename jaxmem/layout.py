@@ -31,9 +31,12 @@ def describe(module: Module, assignment: Assignment) -> Layout:
     if allocation.kind == "temp":
       _add_live(live, found)
     buffers.extend(found)
+  live = np.cumsum(live)
   return Layout(
     buffers=tuple(buffers),
-    peak_step=int(np.argmax(np.cumsum(live))),
+    peak_step=int(np.argmax(live)),
+    max_live_bytes=int(live.max(initial=0)),
+    temp_bytes=assignment.temp_bytes,
     num_steps=len(live) - 1,
   )
 
@@ -56,19 +59,27 @@ def _buffers(
   allocation: Allocation,
   name: str,
 ) -> list[PlannedBuffer]:
-  return [
-    PlannedBuffer(
-      name=value.name,
-      size_bytes=value.size_bytes,
-      allocation=name,
-      offset_bytes=offset,
-      start=assignment.ranges[value].start,
-      end=assignment.ranges[value].end + 1,
-      source=module.source(value.instruction),
-    )
-    for value, (offset, _) in allocation.offsets.items()
-    if value.size_bytes
-  ]
+  ranges = assignment.ranges
+  places = {v: offset for v, (offset, _) in allocation.offsets.items()}
+  starts = {(offset, ranges[v].start) for v, offset in places.items()}
+  found = []
+  for value, offset in places.items():
+    live = ranges[value]
+    # Where another value takes over the place, the step belongs to that one.
+    hands_over = live.end > live.start and (offset, live.end) in starts
+    if value.size_bytes:
+      found.append(
+        PlannedBuffer(
+          name=value.name,
+          size_bytes=value.size_bytes,
+          allocation=name,
+          offset_bytes=offset,
+          start=live.start,
+          end=live.end if hands_over else live.end + 1,
+          source=module.source(value.instruction),
+        )
+      )
+  return found
 
 
 def _add_live(live: np.ndarray, buffers: list[PlannedBuffer]) -> None:

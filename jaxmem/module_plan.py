@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from jaxmem_hlo import schedule
+from jaxmem_hlo import replay, schedule
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.dataflow import UnsupportedModuleError
 from jaxmem_hlo.module import Computation, Module
@@ -119,9 +119,21 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   Raises:
     UnsupportedModuleError: If the module holds something unknown.
     ScheduleError, ValidationError: If an orderer returned a wrong order.
+    FaultyAssignmentError: If `options.verify` is set and a read would see
+      something else than it should.
   """
   with _paused_collector():
-    return _plan_module(module, platform, options)
+    decided = _plan_module(module, platform, options)
+    if options.verify:
+      _verify(decided.apply(module), platform)
+    return decided
+
+
+def _verify(module: Module, platform: str) -> None:
+  """Replays a planned module against its predicted assignment."""
+  assignment = AssignmentModel(module, platform).assign()
+  report = replay.check_assignment(module, assignment.to_proto(), platform)
+  report.raise_if_faulty()
 
 
 @contextlib.contextmanager

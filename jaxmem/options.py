@@ -17,11 +17,14 @@ class Options:
       time.
     remove_copies: Whether copies of donated arguments that an order makes
       needless are removed.
+    verify: Whether every plan is replayed read by read against the predicted
+      buffer assignment before XLA gets it; a plan that fails is dropped.
   """
 
   effort: Literal["fast", "normal", "prove"] = "normal"
   min_gain: float = 0.01
   remove_copies: bool = True
+  verify: bool = False
 
   def __post_init__(self):
     if self.effort not in ("fast", "normal", "prove"):

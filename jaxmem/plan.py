@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from jaxmem_hlo.replay import ReplayReport
 
 from jaxmem import units
 
@@ -60,12 +62,21 @@ class Layout:
   Attributes:
     buffers: Every value that is not a constant.
     peak_step: The step with the most live bytes in the temp allocation.
+    max_live_bytes: Live bytes of the temp allocation at that step.
+    temp_bytes: Size of the temp allocation.
     num_steps: Length of the flattened schedule.
   """
 
   buffers: tuple[PlannedBuffer, ...]
   peak_step: int
+  max_live_bytes: int
+  temp_bytes: int
   num_steps: int
+
+  @property
+  def fragmentation_bytes(self) -> int:
+    """Bytes of the temp allocation beyond its most live bytes."""
+    return self.temp_bytes - self.max_live_bytes
 
   def at_peak(self) -> list[PlannedBuffer]:
     """Returns the temporaries live at the peak, largest first.
@@ -114,6 +125,7 @@ class Plan:
     order: Names of the entry's instructions in execution order.
     before: The buffers under XLA's own order.
     after: The buffers under the plan.
+    replay: What `verify` calls; None in a plan that was read from a file.
   """
 
   name: str
@@ -139,6 +151,9 @@ class Plan:
   order: tuple[str, ...]
   before: Layout
   after: Layout
+  replay: Callable[[], ReplayReport] | None = dataclasses.field(
+    default=None, repr=False, compare=False
+  )
 
   @property
   def total_bytes(self) -> int:
@@ -149,6 +164,11 @@ class Plan:
       - self.alias_bytes
       + self.temp_bytes
     )
+
+  @property
+  def arena(self) -> Layout:
+    """Where every buffer lives: the one arena of temporaries, and the slots."""
+    return self.after
 
   @property
   def saved_bytes(self) -> int:
@@ -173,9 +193,34 @@ class Plan:
   def __str__(self) -> str:
     return "\n".join(_summary(self))
 
+  def verify(self) -> ReplayReport:
+    """Proves the plan against XLA's real buffer assignment.
+
+    Compiles the planned step once more, has XLA write down its schedule and
+    where it placed every buffer, and replays each read and write.
+
+    Returns:
+      How much was checked.
+
+    Raises:
+      FaultyAssignmentError: If some read would see something else than it
+        should; the error names it.
+      RuntimeError: If the plan was read from a file.
+    """
+    if self.replay is None:
+      raise RuntimeError(
+        "A plan read from a file knows no program to verify; call verify on"
+        " what jaxmem.plan returns."
+      )
+    report = self.replay()
+    report.raise_if_faulty()
+    return report
+
   def to_json(self) -> str:
     """Serializes the plan; `from_json` reads it back equal."""
-    return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)})
+    fields = dataclasses.asdict(dataclasses.replace(self, replay=None))
+    del fields["replay"]
+    return json.dumps({"format": _FORMAT, **fields})
 
   @classmethod
   def from_json(cls, text: str) -> Plan:
@@ -197,6 +242,17 @@ class Plan:
         f"Not a plan written by Plan.to_json: {error!r}. Write it anew with"
         " this version of jaxmem."
       ) from error
+
+  def save_html(self, path: str | os.PathLike[str]) -> None:
+    """Writes a page that shows all buffers, before and after.
+
+    It opens from disk in any browser and needs no network.
+    """
+    # The page's template is read on demand.
+    from jaxmem.report.picture import plan_html
+
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(plan_html(self))
 
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `to_json()` to a file."""
@@ -225,6 +281,12 @@ def _summary(plan: Plan) -> list[str]:
     f"  planning      {plan.planning_s:.2f} s of {plan.compile_s:.1f} s for"
     f" two compiles; {plan.num_instructions} instructions, {plan.method}",
   ]
+  arena = plan.arena
+  fragmentation = units.format_bytes(arena.fragmentation_bytes)
+  lines.append(
+    f"  arena         {len(arena.buffers)} buffers, {fragmentation} lost to"
+    " packing"
+  )
   if plan.model_error:
     lines.append(f"  model error   {plan.model_error:+d} bytes")
   if plan.num_removed_copies:

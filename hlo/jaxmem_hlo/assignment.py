@@ -16,6 +16,7 @@ from jaxmem_hlo import aliasing, packing, schedule
 from jaxmem_hlo.buffers import BufferAnalysis, LogicalBuffer
 from jaxmem_hlo.dataflow import Value
 from jaxmem_hlo.module import Instruction, Module
+from jaxmem_hlo.proto import hlo_pb2
 from jaxmem_hlo.schedule import LiveRange
 from jaxmem_hlo.shapes import ShapeIndex
 
@@ -31,6 +32,7 @@ class Allocation:
     size_bytes: Its size.
     memory_space: XLA's memory space.
     parameter_number: Of a parameter allocation, else -1.
+    parameter_index: Which part of that parameter.
     is_donated: Whether it is a parameter that becomes an output.
     offsets: Value -> (offset, size) in bytes.
     busy: Bit t is set when one of the values is live at time t. This and the
@@ -43,6 +45,7 @@ class Allocation:
   size_bytes: int
   memory_space: int = 0
   parameter_number: int = -1
+  parameter_index: ShapeIndex = ()
   is_donated: bool = False
   offsets: dict[Value, tuple[int, int]] = dataclasses.field(
     default_factory=dict
@@ -60,6 +63,19 @@ class Allocation:
       self.offsets[value] = (0, buffer.size_bytes)
       self.first[ranges[value].start] = value
       self.last[ranges[value].end] = value
+
+  def write(self, proto: hlo_pb2.BufferAllocation) -> None:
+    """Fills in XLA's message for the allocation."""
+    proto.size = self.size_bytes
+    proto.color = self.memory_space
+    proto.is_constant = self.kind == "constant"
+    proto.is_entry_computation_parameter = self.kind == "parameter"
+    proto.maybe_live_out = self.kind == "output" or self.is_donated
+    if self.kind == "parameter":
+      proto.parameter_number = self.parameter_number
+      proto.parameter_shape_index.extend(self.parameter_index)
+    for value, (offset, size) in self.offsets.items():
+      proto.assigned.add(logical_buffer_id=value.id, offset=offset, size=size)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +98,19 @@ class Assignment:
       for a in self.allocations
       if a.kind == "temp" and a.memory_space == 0
     )
+
+  def to_proto(self) -> hlo_pb2.BufferAssignment:
+    """Returns the assignment as XLA would write it, without heap traces."""
+    proto = hlo_pb2.BufferAssignment()
+    for value in self.ranges:
+      logical = proto.logical_buffers.add(
+        id=value.id, size=value.size_bytes, color=value.memory_space
+      )
+      logical.defined_at.instruction_id = value.instruction.id
+      logical.defined_at.shape_index.extend(value.position.index)
+    for index, allocation in enumerate(self.allocations):
+      allocation.write(proto.allocations.add(index=index))
+    return proto
 
 
 class AssignmentModel:
@@ -180,6 +209,7 @@ class AssignmentModel:
           buffer.size_bytes,
           buffer.memory_space,
           parameter_number=instruction.proto.parameter_number,
+          parameter_index=value.position.index,
           is_donated=value in self.analysis.donated,
         )
     return None

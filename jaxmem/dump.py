@@ -1,0 +1,50 @@
+"""What XLA really allocated: its own dump of a compile."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from typing import Any
+
+import jax
+from jaxmem_hlo.proto import hlo_pb2
+
+_SUFFIX = "after_optimizations.hlo.pb"
+
+
+def compile_and_read(
+  lowered: jax.stages.Lowered, compiler_options: dict[str, Any] | None = None
+) -> hlo_pb2.CompiledModule:
+  """Compiles a program and reads its schedule and buffer assignment.
+
+  Args:
+    lowered: The program.
+    compiler_options: Options of the compile besides those that dump it.
+
+  Raises:
+    RuntimeError: If XLA wrote no dump, or more than one of this name.
+  """
+  with tempfile.TemporaryDirectory() as folder:
+    options = {
+      **(compiler_options or {}),
+      "xla_dump_to": folder,
+      "xla_dump_hlo_as_proto": True,
+    }
+    compiled = lowered.compile(compiler_options=options)
+    # "HloModule jit_train_step, is_scheduled=true, ..."
+    name = (
+      (compiled.as_text() or "").split(",", 1)[0].removeprefix("HloModule ")
+    )
+    found = [
+      path
+      for path in pathlib.Path(folder).glob(f"*{_SUFFIX}")
+      if f".{name}." in path.name
+    ]
+    if len(found) != 1:
+      raise RuntimeError(
+        f"XLA wrote {len(found)} dumps of {name}, expected one; is xla_dump_to"
+        " set in XLA_FLAGS as well?"
+      )
+    proto = hlo_pb2.CompiledModule()
+    proto.ParseFromString(found[0].read_bytes())
+    return proto
