@@ -25,10 +25,11 @@ from jaxmem.version import __version__
 
 _JIT_KEYWORDS = frozenset(inspect.signature(jax.jit).parameters) - {"fun"}
 _plan_numbers = itertools.count()
+_NOT_GIVEN: Any = object()
 
 
 def jit(
-  fun: Callable[..., Any] | None = None,
+  fun: Callable[..., Any] = _NOT_GIVEN,
   /,
   *,
   options: Options | None = None,
@@ -56,7 +57,7 @@ def jit(
   """
   options = options or Options()
   _check_jit_keywords(jit_kwargs)
-  if fun is None:
+  if fun is _NOT_GIVEN:
     return functools.partial(jit, options=options, **jit_kwargs)
   _check_callable(fun)
   tag = options.tag(__version__)

@@ -155,11 +155,7 @@ def _paused_collector() -> Iterator[None]:
 def _plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   start = time.perf_counter()
   original = _ModulePlanner(module, platform, options)
-  if original.entry.is_repaired:
-    raise UnsupportedModuleError(
-      f"{module.name}: XLA's own schedule seems to read a buffer that was"
-      " already overwritten; something in it is not understood."
-    )
+  _check_understood(original.entry)
   baseline = original.model.assign().temp_bytes
   enough = baseline * (1 - options.min_gain)
   copies = find_copies(original.model, original.entry)
@@ -189,6 +185,15 @@ def _plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
     num_pinned=original.entry.num_pinned,
     seconds=time.perf_counter() - start,
   )
+
+
+def _check_understood(graph: ComputationGraph) -> None:
+  """Refuses a computation whose given order already breaks our rules."""
+  if graph.is_repaired:
+    raise UnsupportedModuleError(
+      f"{graph.computation.name}: XLA's own schedule seems to read a buffer"
+      " that was already overwritten; something in it is not understood."
+    )
 
 
 def _status(found: _Found, kept: bool, baseline: int) -> Status:
@@ -262,6 +267,7 @@ class _ModulePlanner:
   def _plan_inner(self, computation: Computation) -> None:
     """Orders a called computation by its own peak, if that helps the whole."""
     inner = from_hlo(self.model, computation, self._callees)
+    _check_understood(inner)
     graph = inner.graph
     initial = tuple(range(graph.num_nodes))
     peak = liveness.peak_bytes(graph, initial)

@@ -246,7 +246,7 @@ class Module:
       return metadata.op_name
     if frame_id not in self._sources:
       self._sources[frame_id] = self._frame_source(frame_id)
-    return self._sources[frame_id]
+    return self._sources[frame_id] or metadata.op_name
 
   @functools.cached_property
   def _sources(self) -> dict[int, str]:

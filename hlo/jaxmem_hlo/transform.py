@@ -111,9 +111,10 @@ def _module_name(data: bytes) -> bytes:
 
 def _warn_once(error: Exception) -> None:
   global _warned
-  if _warned:
-    return
-  _warned = True
+  with _lock:
+    if _warned:
+      return
+    _warned = True
   # Even where warnings are errors, the user's step must compile.
   with contextlib.suppress(Warning):
     warnings.warn(
