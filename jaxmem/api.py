@@ -16,7 +16,7 @@ from jaxmem_hlo import replay, transform
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem import dump, layout, targets, units
+from jaxmem import donation, dump, layout, signature, targets, units
 from jaxmem.module_plan import ModulePlan, plan_module
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError, Plan
@@ -341,6 +341,9 @@ class _Session:
       },
       order=tuple(
         i.name for i in planned_module.schedule(planned_module.entry.id)
+      ),
+      donation=donation.advise(
+        module, signature.read(planned, self._fun, self._jit_kwargs)
       ),
       before=layout.describe(module, model.assign()),
       after=layout.describe(planned_module, planned_model.assign()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from jaxmem_hlo.replay import ReplayReport
 
 from jaxmem import units
+from jaxmem.donation import DonationAdvice, donation_lines
 
 _FORMAT = 1
 _NUM_TOP_BUFFERS = 8
@@ -123,6 +125,7 @@ class Plan:
     compile_s: Seconds of both compiles, planning included.
     versions: Of jax, jaxlib and jaxmem.
     order: Names of the entry's instructions in execution order.
+    donation: What donating each array does, or could do.
     before: The buffers under XLA's own order.
     after: The buffers under the plan.
     replay: What `verify` calls; None in a plan that was read from a file.
@@ -149,6 +152,7 @@ class Plan:
   compile_s: float
   versions: dict[str, str]
   order: tuple[str, ...]
+  donation: tuple[DonationAdvice, ...]
   before: Layout
   after: Layout
   replay: Callable[[], ReplayReport] | None = dataclasses.field(
@@ -236,6 +240,9 @@ class Plan:
       for key in ("before", "after"):
         fields[key] = _layout(fields[key])
       fields["order"] = tuple(fields["order"])
+      fields["donation"] = tuple(
+        DonationAdvice(**advice) for advice in fields["donation"]
+      )
       return cls(**fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
       raise ValueError(
@@ -296,6 +303,9 @@ def _summary(plan: Plan) -> list[str]:
     lines.append(f"  relayouts     {size} of copies change a layout and stay")
   if plan.num_pinned:
     lines.append(f"  left in place {plan.num_pinned} ordered instructions")
+  labels = itertools.chain(["donation"], itertools.repeat(""))
+  told = zip(labels, donation_lines(plan.donation), strict=False)
+  lines += [f"  {label:14}{line}" for label, line in told]
   return [*lines, *_peak_table(plan.after.at_peak())]
 
 
