@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxmem_hlo.assignment import Allocation, Assignment
+from jaxmem_hlo.allocation import Allocation, Assignment
 from jaxmem_hlo.module import Module
 
 from jaxmem.plan import Layout, PlannedBuffer

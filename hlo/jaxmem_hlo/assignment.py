@@ -9,108 +9,18 @@ defined.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from jaxmem_hlo import aliasing, packing, schedule
+from jaxmem_hlo.allocation import Allocation, Assignment, busy_times
 from jaxmem_hlo.buffers import BufferAnalysis, LogicalBuffer
 from jaxmem_hlo.dataflow import Value
+from jaxmem_hlo.heap import HeapTrace
 from jaxmem_hlo.module import Instruction, Module
-from jaxmem_hlo.proto import hlo_pb2
 from jaxmem_hlo.schedule import LiveRange
 from jaxmem_hlo.shapes import ShapeIndex
 
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 256}
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Allocation:
-  """One block of memory that XLA asks for.
-
-  Attributes:
-    kind: "parameter" (of the entry), "constant", "output" or "temp".
-    size_bytes: Its size.
-    memory_space: XLA's memory space.
-    parameter_number: Of a parameter allocation, else -1.
-    parameter_index: Which part of that parameter.
-    is_donated: Whether it is a parameter that becomes an output.
-    offsets: Value -> (offset, size) in bytes.
-    busy: Bit t is set when one of the values is live at time t. This and the
-      next two are only kept where other buffers may move in.
-    first: Time -> the value whose live range starts then.
-    last: Time -> the value whose live range ends then.
-  """
-
-  kind: str
-  size_bytes: int
-  memory_space: int = 0
-  parameter_number: int = -1
-  parameter_index: ShapeIndex = ()
-  is_donated: bool = False
-  offsets: dict[Value, tuple[int, int]] = dataclasses.field(
-    default_factory=dict
-  )
-  busy: int = 0
-  first: dict[int, Value] = dataclasses.field(default_factory=dict)
-  last: dict[int, Value] = dataclasses.field(default_factory=dict)
-
-  def move_in(
-    self, buffer: LogicalBuffer, ranges: dict[Value, LiveRange]
-  ) -> None:
-    """Places a whole buffer at the start of the allocation."""
-    self.busy |= _busy(buffer, ranges)[0]
-    for value in buffer.values:
-      self.offsets[value] = (0, buffer.size_bytes)
-      self.first[ranges[value].start] = value
-      self.last[ranges[value].end] = value
-
-  def write(self, proto: hlo_pb2.BufferAllocation) -> None:
-    """Fills in XLA's message for the allocation."""
-    proto.size = self.size_bytes
-    proto.color = self.memory_space
-    proto.is_constant = self.kind == "constant"
-    proto.is_entry_computation_parameter = self.kind == "parameter"
-    proto.maybe_live_out = self.kind == "output" or self.is_donated
-    if self.kind == "parameter":
-      proto.parameter_number = self.parameter_number
-      proto.parameter_shape_index.extend(self.parameter_index)
-    for value, (offset, size) in self.offsets.items():
-      proto.assigned.add(logical_buffer_id=value.id, offset=offset, size=size)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Assignment:
-  """A whole buffer assignment.
-
-  Attributes:
-    allocations: All of them; temporaries come last, one per memory space.
-    ranges: Live range of every value, in the order that was assigned.
-  """
-
-  allocations: tuple[Allocation, ...]
-  ranges: dict[Value, LiveRange]
-
-  @property
-  def temp_bytes(self) -> int:
-    """Bytes of temporaries, as memory_analysis reports them."""
-    return sum(
-      a.size_bytes
-      for a in self.allocations
-      if a.kind == "temp" and a.memory_space == 0
-    )
-
-  def to_proto(self) -> hlo_pb2.BufferAssignment:
-    """Returns the assignment as XLA would write it, without heap traces."""
-    proto = hlo_pb2.BufferAssignment()
-    for value in self.ranges:
-      logical = proto.logical_buffers.add(
-        id=value.id, size=value.size_bytes, color=value.memory_space
-      )
-      logical.defined_at.instruction_id = value.instruction.id
-      logical.defined_at.shape_index.extend(value.position.index)
-    for index, allocation in enumerate(self.allocations):
-      allocation.write(proto.allocations.add(index=index))
-    return proto
 
 
 class AssignmentModel:
@@ -232,7 +142,7 @@ class AssignmentModel:
         if operand_value in home and home[operand_value] in reusable:
           candidates.append(home[operand_value])
     candidates.extend(reversed(reusable))
-    busy, ends = _busy(buffer, ranges)
+    busy, ends = busy_times(buffer, ranges)
     for allocation in candidates:
       # Ranges may only touch where one value ends and the other begins.
       overlap = allocation.busy & busy
@@ -322,7 +232,7 @@ class AssignmentModel:
     ranges: dict[Value, LiveRange],
     length: int,
   ) -> Allocation:
-    heap = _HeapTrace(self, buffers, ranges, length)
+    heap = HeapTrace(self.analysis, self._shares_place, buffers, ranges, length)
     blocks = heap.blocks()
     height, offsets = packing.pack(blocks, _ALIGNMENT_BYTES[self.platform])
     allocation = Allocation("temp", height, memory_space)
@@ -367,7 +277,7 @@ class AssignmentModel:
       if value is read
     )
 
-  def shares_place(self, operand: Value, user: Value) -> bool:
+  def _shares_place(self, operand: Value, user: Value) -> bool:
     """Whether the heap may place `user` on top of a dying `operand`."""
     return operand.instruction.id in user.instruction.operands and self._share(
       operand.instruction,
@@ -377,130 +287,10 @@ class AssignmentModel:
     )
 
 
-class _HeapTrace:
-  """Replays definitions and deaths in time order, as XLA's simulator does.
-
-  Time on the heap counts events, not instructions.
-
-  Attributes:
-    leader: Value -> the value whose place it takes (itself, if its own).
-    size: Leader -> bytes.
-  """
-
-  def __init__(
-    self,
-    model: AssignmentModel,
-    buffers: list[LogicalBuffer],
-    ranges: dict[Value, LiveRange],
-    length: int,
-  ):
-    self._model = model
-    self._analysis = model.analysis
-    values = [v for b in buffers for v in b.values]
-    self._members = set(values)
-    self._ends = {v: ranges[v].end for v in values}
-    values.sort(key=lambda v: (ranges[v].start, ranges[v].end, v.id))
-    self._defined: list[list[Value]] = [[] for _ in range(length + 1)]
-    self._freed: list[list[Value]] = [[] for _ in range(length + 1)]
-    for value in values:
-      self._defined[ranges[value].start].append(value)
-      self._freed[ranges[value].end].append(value)
-    self.leader: dict[Value, Value] = {}
-    self.size: dict[Value, int] = {}
-    self._first: dict[LogicalBuffer, Value] = {}
-    self._start: dict[Value, int] = {}
-    self._end: dict[Value, int] = {}
-    self._clock = 0
-    self._replay()
-
-  def blocks(self) -> list[packing.Block]:
-    """Returns what has to be placed, keyed by the leader's id."""
-    times: dict[Value, list[tuple[int, int]]] = {}
-    for value, leader in self.leader.items():
-      span = (self._start[value], self._end[value])
-      if value is leader:
-        times.setdefault(leader, []).insert(0, span)
-      else:
-        times.setdefault(leader, []).append(span)
-    return [
-      packing.Block(leader.id, self.size[leader], spans)
-      for leader, spans in times.items()
-      if self.size[leader] > 0
-    ]
-
-  def _tick(self) -> int:
-    self._clock += 1
-    return self._clock - 1
-
-  def _replay(self) -> None:
-    for time in range(len(self._defined)):
-      for value in self._defined[time]:
-        self._define(value, time)
-      for value in self._freed[time]:
-        self._free(value)
-
-  def _define(self, value: Value, time: int) -> None:
-    buffer = self._analysis.buffer_of(value)
-    if buffer in self._first:
-      self._share(value, self._first[buffer])
-      return
-    operand = self._dying_operand(value, buffer, time)
-    if operand is not None:
-      self._free(operand)
-      self._freed[time].remove(operand)
-      self._share(value, operand)
-      return
-    self._first[buffer] = value
-    self.leader[value] = value
-    self.size[value] = buffer.size_bytes
-    self._start[value] = self._tick() if buffer.size_bytes else 0
-
-  def _share(self, value: Value, other: Value) -> None:
-    leader = self.leader[other]
-    self.leader[value] = leader
-    self._start[value] = self._tick() if self.size[leader] else 0
-
-  def _free(self, value: Value) -> None:
-    self._end[value] = self._tick() if self.size[self.leader[value]] else 0
-
-  def _dying_operand(
-    self, value: Value, buffer: LogicalBuffer, time: int
-  ) -> Value | None:
-    if len(buffer.values) > 1:
-      return None
-    trees = self._analysis.dataflow.trees
-    for operand in value.instruction.operands:
-      for candidate in trees[operand].values():
-        if (
-          candidate in self._members
-          and self._ends[candidate] == time
-          and len(self._analysis.buffer_of(candidate).values) == 1
-          and candidate in self._freed[time]
-          and self._model.shares_place(candidate, value)
-        ):
-          return candidate
-    return None
-
-
 def _copies_from(copy: Value, placed: Value) -> bool:
   """Whether a copy reads a value, whose place it may then not take."""
   operands = copy.instruction.operands
   return any(p.instruction.id in operands for p in placed.positions)
-
-
-def _busy(
-  buffer: LogicalBuffer, ranges: dict[Value, LiveRange]
-) -> tuple[int, int]:
-  """Returns when a buffer is live, and where its values begin or end.
-
-  Both as the bits of an int: bit t stands for time t.
-  """
-  busy = ends = 0
-  for value in buffer.values:
-    live = ranges[value]
-    busy |= (1 << live.end + 1) - (1 << live.start)
-    ends |= (1 << live.end) | (1 << live.start)
-  return busy, ends
 
 
 def _post_order(module: Module) -> dict[int, int]:
