@@ -8,7 +8,7 @@ temporary sizes from XLA. Prints a JSON row per case; nothing is executed.
 
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import jax
 from absl import app, flags
@@ -30,7 +30,9 @@ _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 def measure(model: str, batch: int, target: str) -> dict[str, Any]:
   """Plans one step and returns its row."""
   step = zoo.build(model, batch, size=_SIZE.value)
-  options = jaxmem.Options(effort=_EFFORT.value, remove_copies=_COPIES.value)
+  options = jaxmem.Options(
+    effort=cast(Any, _EFFORT.value), remove_copies=_COPIES.value
+  )
   start = time.perf_counter()
   plan = jaxmem.plan(
     step.function,

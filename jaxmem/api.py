@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jaxlib.version
 from jaxmem_hlo import replay, transform
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
@@ -193,6 +194,16 @@ def _new_tag() -> str:
   return f"plan{os.getpid()}n{next(_plan_numbers)}t{time.time_ns()}"
 
 
+def _memory(compiled: jax.stages.Compiled) -> Any:
+  memory = compiled.memory_analysis()
+  if memory is None:
+    raise RuntimeError(
+      "XLA reports no memory figures for this platform; plan for the CPU or an"
+      " NVIDIA GPU."
+    )
+  return memory
+
+
 def _without_data(leaf: Any) -> Any:
   """An array's shape and type in its place, so that its memory can go."""
   if not isinstance(leaf, jax.Array):
@@ -308,8 +319,8 @@ class _Session:
       ) from captured.error
     module = Module.from_bytes(captured.data)
     model = AssignmentModel(module, captured.platform)
-    memory = planned.memory_analysis()
-    before = baseline.memory_analysis().temp_size_in_bytes
+    memory = _memory(planned)
+    before = _memory(baseline).temp_size_in_bytes
     after = memory.temp_size_in_bytes
     decided = captured.plan
     planned_module = decided.apply(module)
@@ -336,7 +347,7 @@ class _Session:
       compile_s=compile_s,
       versions={
         "jax": jax.__version__,
-        "jaxlib": jax.lib.__version__,
+        "jaxlib": jaxlib.version.__version__,
         "jaxmem": __version__,
       },
       order=tuple(

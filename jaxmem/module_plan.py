@@ -166,10 +166,17 @@ def _plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
     found = _ModulePlanner(changed, platform, options, original.model).search(
       enough
     )
-  if found is None or found.planned_bytes > enough:
+    # Copies that need not be made save time, too.
+    copied = sum(c.size_bytes for c in copies.removable)
+    is_copied_much = copied >= baseline * options.min_gain
+    limit = baseline if is_copied_much else enough
+    if found.planned_bytes > limit:
+      found = None
+  kept = False
+  if found is None:
     removed = ()
     found = original.search(enough)
-  kept = found.planned_bytes > enough
+    kept = found.planned_bytes > enough
   return ModulePlan(
     platform=platform,
     orders={} if kept else found.orders,

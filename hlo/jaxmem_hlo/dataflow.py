@@ -240,7 +240,7 @@ class Dataflow:
     return self._define_all(instruction)
 
   def _tuple(self, instruction: Instruction) -> Tree:
-    tree = {(): self._make(instruction, ())}
+    tree: Tree = {(): self._make(instruction, ())}
     for i, operand in enumerate(instruction.operands):
       for index, value in self.trees[operand].items():
         tree[(i, *index)] = value

@@ -12,7 +12,6 @@ writes it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from jaxmem_hlo import aliasing, shapes
 from jaxmem_hlo.assignment import AssignmentModel
@@ -122,7 +121,7 @@ class _Finder:
       return self._order(copy, parameter, output)
     return None
 
-  def _updates_in_place(self, output: Value, old: Iterable[Value]) -> bool:
+  def _updates_in_place(self, output: Value, old: tuple[Value, Value]) -> bool:
     """Whether the writer reads old elements only where it writes them."""
     writer = output.instruction
     return all(

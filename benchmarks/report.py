@@ -1,0 +1,160 @@
+"""Writes docs/results.md from the rows that the benchmarks printed.
+
+python -m benchmarks.report
+"""
+
+import json
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from absl import app
+
+_ROOT = pathlib.Path(__file__).parent.parent
+_ROWS = _ROOT / "benchmarks" / "results"
+_MB = 1e6
+
+_HEADER = """\
+# Results
+
+Written by `python -m benchmarks.report` from the rows in `benchmarks/results/`;
+each table names the command that makes its rows.
+"""
+
+_ORDER = """\
+## Temporary bytes
+
+`python -m benchmarks.order_benchmark --output=benchmarks/results/order.jsonl`
+
+XLA's own temporaries against the plan's, both as `memory_analysis` reports
+them after a compile (MB = 10^6 bytes), everything donated. The bound holds for
+every order of the planned program; *proven* means that the search found an
+order whose live bytes meet it within 0.01 %, in the model where empty argument
+and output slots are free. *Model* is how far the assignment model was from
+XLA, in bytes, for XLA's own order and for the plan.
+"""
+
+_TIME = """\
+## Step time
+
+`python -m benchmarks.step_time_benchmark
+--output=benchmarks/results/step_time.jsonl`
+
+Steps under `jaxmem.jit` and `jax.jit` by turns in one process, on two CPU
+cores; small versions of the models, batch 4. The ratio is that of the medians.
+"""
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+  path = _ROWS / name
+  if not path.exists():
+    return []
+  lines = path.read_text(encoding="utf-8").splitlines()
+  return [json.loads(line) for line in lines]
+
+
+def _table(titles: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+  lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
+  lines += ["| " + " | ".join(row) + " |" for row in cells]
+  return "\n".join(lines) + "\n"
+
+
+def _order_cells(row: dict[str, Any]) -> list[str]:
+  before, after = row["xla_temp_bytes"], row["temp_bytes"]
+  bound = row["lower_bound_bytes"]
+  return [
+    row["model"],
+    str(row["batch"]),
+    row["target"],
+    f"{before / _MB:.1f}",
+    f"{after / _MB:.1f}",
+    f"{100 * (after / before - 1):+.1f} %",
+    f"{bound / _MB:.1f}",
+    f"{100 * (after / max(bound, 1) - 1):.1f} %",
+    "yes" if row["is_order_proved"] else "no",
+    row["status"],
+    f"{row['baseline_model_error_bytes']} / {row['model_error_bytes']}",
+    f"{row['planning_s']:.2f}",
+  ]
+
+
+def _order_section(rows: Sequence[dict[str, Any]]) -> str:
+  if not rows:
+    return ""
+  exact = [
+    not row["baseline_model_error_bytes"] and not row["model_error_bytes"]
+    for row in rows
+  ]
+  proved = [row["is_order_proved"] for row in rows]
+  worse = [row["temp_bytes"] > row["xla_temp_bytes"] for row in rows]
+  planning_s = [row["planning_s"] for row in rows]
+  facts = (
+    f"{len(rows)} rows; larger than XLA's: {sum(worse)}; order proven optimal:"
+    f" {100 * np.mean(proved):.0f} %; model exact for both orders:"
+    f" {100 * np.mean(exact):.0f} %; planning: median"
+    f" {np.median(planning_s):.2f} s, worst {max(planning_s):.2f} s.\n"
+  )
+  titles = (
+    "model",
+    "batch",
+    "target",
+    "XLA MB",
+    "plan MB",
+    "change",
+    "bound MB",
+    "gap",
+    "proven",
+    "status",
+    "model",
+    "s",
+  )
+  return "\n".join(
+    (_ORDER, facts, _table(titles, (_order_cells(row) for row in rows)))
+  )
+
+
+def _time_cells(row: dict[str, Any]) -> list[str]:
+  return [
+    row["model"],
+    f"{row['xla_temp_bytes'] / _MB:.1f}",
+    f"{row['temp_bytes'] / _MB:.1f}",
+    f"{1e3 * row['xla_step_s']:.1f}",
+    f"{row['ratio_of_medians']:.3f}",
+    "yes" if row["is_bit_equal"] else "no",
+  ]
+
+
+def _time_section(rows: Sequence[dict[str, Any]]) -> str:
+  if not rows:
+    return ""
+  steps = [row for row in rows if "model" in row]
+  ratios = [row["ratio_of_medians"] for row in steps]
+  mean = np.exp(np.mean(np.log(ratios)))
+  facts = (
+    f"Median ratio {np.median(ratios):.3f}, geometric mean {mean:.3f}, largest"
+    f" {max(ratios):.3f}.\n"
+  )
+  calls = [row["ratio_of_medians"] for row in rows if row.get("call")]
+  if calls:
+    facts += f"\nCalling an almost empty step: ratio {calls[0]:.3f}.\n"
+  titles = ("model", "XLA MB", "plan MB", "XLA ms", "ratio", "bit-equal")
+  return "\n".join(
+    (_TIME, facts, _table(titles, (_time_cells(row) for row in steps)))
+  )
+
+
+def main(argv: list[str]) -> None:
+  """Writes the page."""
+  del argv
+  sections = [
+    _HEADER,
+    _order_section(_rows("order.jsonl")),
+    _time_section(_rows("step_time.jsonl")),
+  ]
+  text = "\n".join(s for s in sections if s)
+  (_ROOT / "docs" / "results.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+  app.run(main)
