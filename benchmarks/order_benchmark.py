@@ -64,6 +64,17 @@ def measure(model: str, batch: int, target: str) -> dict[str, Any]:
   }
 
 
+def _measure_if_compilable(
+  model: str, batch: int, target: str
+) -> dict[str, Any]:
+  """Returns a row that says so where XLA itself cannot compile the step."""
+  try:
+    return measure(model, batch, target)
+  except jax.errors.JaxRuntimeError as error:
+    message = str(error).splitlines()[0]
+    return {"model": model, "batch": batch, "target": target, "error": message}
+
+
 def main(argv: list[str]) -> None:
   """Measures all cases."""
   del argv
@@ -71,7 +82,7 @@ def main(argv: list[str]) -> None:
   for model in _MODELS.value or zoo.MODELS:
     for batch in map(int, _BATCHES.value):
       for target in _TARGETS.value:
-        row = json.dumps(measure(model, batch, target))
+        row = json.dumps(_measure_if_compilable(model, batch, target))
         print(row, flush=True)
         if _OUTPUT.value:
           with open(_OUTPUT.value, "a", encoding="utf-8") as file:

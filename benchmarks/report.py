@@ -80,6 +80,8 @@ def _order_cells(row: dict[str, Any]) -> list[str]:
 
 
 def _order_section(rows: Sequence[dict[str, Any]]) -> str:
+  failed = [row for row in rows if "error" in row]
+  rows = [row for row in rows if "error" not in row]
   if not rows:
     return ""
   exact = [
@@ -95,6 +97,11 @@ def _order_section(rows: Sequence[dict[str, Any]]) -> str:
     f" {100 * np.mean(exact):.0f} %; planning: median"
     f" {np.median(planning_s):.2f} s, worst {max(planning_s):.2f} s.\n"
   )
+  for row in failed:
+    facts += (
+      f"\nXLA cannot compile {row['model']} batch {row['batch']} for"
+      f" {row['target']} without the device: {row['error']}\n"
+    )
   titles = (
     "model",
     "batch",
