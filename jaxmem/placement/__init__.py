@@ -1,0 +1,42 @@
+"""Placement: an offset in one arena for buffers of known live ranges.
+
+    solution = place(problem, capacity)
+
+runs the placers below, cheap ones first. Each takes `(problem, capacity=None)`
+and returns a `Solution`, which `validate` checks independently.
+"""
+
+from jaxmem.placement.best_fit import greedy_by_size
+from jaxmem.placement.cp_sat import cp_sat
+from jaxmem.placement.csv_format import from_csv, to_csv
+from jaxmem.placement.iterated import iterated
+from jaxmem.placement.lowest_floor import lowest_floor
+from jaxmem.placement.portfolio import place
+from jaxmem.placement.problem import (
+  Buffer,
+  Gap,
+  InfeasiblePlacementError,
+  Problem,
+  Solution,
+)
+from jaxmem.placement.pyramid import pyramid
+from jaxmem.placement.validate import validate
+from jaxmem.placement.xla import xla_heap
+
+__all__ = [
+  "Buffer",
+  "Gap",
+  "InfeasiblePlacementError",
+  "Problem",
+  "Solution",
+  "cp_sat",
+  "from_csv",
+  "greedy_by_size",
+  "iterated",
+  "lowest_floor",
+  "place",
+  "pyramid",
+  "to_csv",
+  "validate",
+  "xla_heap",
+]

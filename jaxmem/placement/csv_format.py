@@ -1,0 +1,152 @@
+"""MiniMalloc's CSV: a line per buffer, named columns in any order.
+
+    id,lower,upper,size,alignment,gaps,offset,hint
+    b1,0,9,4,1,3-5 6-7@0:2,,
+
+`id`, `lower`, `upper` and `size` are required. A gap is `lower-upper`, or with
+the bytes that stay taken `lower-upper@low:high`. An `offset` is fixed, a `hint`
+is not; either may be empty. MiniMalloc's older names (`buffer`, `begin`,
+`start`, and `end`, which is inclusive) are read too.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+from jaxmem.placement.problem import Buffer, Gap, Problem, Solution
+
+_REQUIRED = ("id", "lower", "upper", "size")
+_OPTIONAL = ("alignment", "gaps", "offset", "hint")
+_ALIASES = {
+  "buffer": "id",
+  "buffer_id": "id",
+  "begin": "lower",
+  "start": "lower",
+  "end": "upper",
+}
+_GAP = re.compile(r"(-?\d+)-(-?\d+)(?:@(\d+):(\d+))?")
+
+
+def from_csv(text: str) -> Problem:
+  """Reads a problem.
+
+  Args:
+    text: The content of a CSV file, with a line of column names.
+
+  Raises:
+    ValueError: Names the line and what is wrong with it.
+  """
+  reader = csv.reader(io.StringIO(text))
+  header = next(reader, None)
+  if not header:
+    raise ValueError("line 1: expected column names, got nothing.")
+  columns, inclusive = _columns(header)
+  buffers: list[Buffer] = []
+  for fields in reader:
+    if not fields:
+      continue
+    try:
+      if len(fields) != len(columns):
+        raise ValueError(f"expected {len(columns)} fields, got {len(fields)}.")
+      row = dict(zip(columns, map(str.strip, fields), strict=True))
+      buffers.append(_buffer(row, inclusive))
+    except ValueError as error:
+      raise ValueError(f"line {reader.line_num}: {error}") from error
+  return Problem(tuple(buffers))
+
+
+def to_csv(problem: Problem, solution: Solution | None = None) -> str:
+  """Writes a problem, or a placement of it.
+
+  Args:
+    problem: The buffers.
+    solution: Where they are; the column `offset` then holds its offsets.
+
+  Returns:
+    CSV with the required columns and those that say anything.
+  """
+  buffers = problem.buffers
+  columns = {
+    "id": [b.name for b in buffers],
+    "lower": [b.lower for b in buffers],
+    "upper": [b.upper for b in buffers],
+    "size": [b.size_bytes for b in buffers],
+  }
+  if any(b.alignment_bytes != 1 for b in buffers):
+    columns["alignment"] = [b.alignment_bytes for b in buffers]
+  if any(b.gaps for b in buffers):
+    columns["gaps"] = [" ".join(map(_gap_text, b.gaps)) for b in buffers]
+  if solution is not None:
+    columns["offset"] = list(solution.offsets)
+  elif any(b.offset_bytes is not None for b in buffers):
+    columns["offset"] = [b.offset_bytes for b in buffers]
+  if any(b.hint_bytes is not None for b in buffers):
+    columns["hint"] = [b.hint_bytes for b in buffers]
+  out = io.StringIO()
+  writer = csv.writer(out, lineterminator="\n")
+  writer.writerow(columns)
+  writer.writerows(zip(*columns.values(), strict=True))
+  return out.getvalue()
+
+
+def _columns(header: list[str]) -> tuple[list[str], bool]:
+  """Returns the names of the columns, and whether `upper` is inclusive."""
+  found = [name.strip() for name in header]
+  columns = [_ALIASES.get(name, name) for name in found]
+  for name in _REQUIRED:
+    if name not in columns:
+      raise ValueError(f"line 1: column {name!r} is missing, got {found}.")
+  for i, name in enumerate(columns):
+    if name not in (*_REQUIRED, *_OPTIONAL):
+      raise ValueError(
+        f"line 1: unknown column {name!r}; known are"
+        f" {', '.join((*_REQUIRED, *_OPTIONAL))}."
+      )
+    if name in columns[:i]:
+      raise ValueError(f"line 1: column {name!r} is there twice.")
+  return columns, "end" in found
+
+
+def _buffer(row: dict[str, str], inclusive: bool) -> Buffer:
+  upper = _integer(row, "upper")
+  return Buffer(
+    name=row["id"],
+    size_bytes=_integer(row, "size"),
+    lower=_integer(row, "lower"),
+    upper=upper + 1 if inclusive else upper,
+    alignment_bytes=_integer(row, "alignment") if row.get("alignment") else 1,
+    offset_bytes=_integer(row, "offset") if row.get("offset") else None,
+    gaps=tuple(
+      _gap(part, inclusive) for part in row.get("gaps", "").split(" ") if part
+    ),
+    hint_bytes=_integer(row, "hint") if row.get("hint") else None,
+  )
+
+
+def _integer(row: dict[str, str], column: str) -> int:
+  try:
+    return int(row[column])
+  except ValueError as error:
+    raise ValueError(
+      f"{column} must be an integer, got {row[column]!r}."
+    ) from error
+
+
+def _gap(text: str, inclusive: bool) -> Gap:
+  match = _GAP.fullmatch(text)
+  if match is None:
+    raise ValueError(
+      f"a gap must be lower-upper or lower-upper@low:high, got {text!r}."
+    )
+  lower, upper = int(match[1]), int(match[2])
+  window = None if match[3] is None else (int(match[3]), int(match[4]))
+  return Gap(lower, upper + 1 if inclusive else upper, window)
+
+
+def _gap_text(gap: Gap) -> str:
+  text = f"{gap.lower}-{gap.upper}"
+  if gap.window is not None:
+    text += f"@{gap.window[0]}:{gap.window[1]}"
+  return text

@@ -1,0 +1,201 @@
+"""Whether a placement of a given height exists: CP-SAT, branching like a floor.
+
+OLLA's equations 6 and 7 say that of two buffers that are live together one is
+above the other. Here each section of the time line has one no-overlap
+constraint instead, over all pieces that are live in it, and sections whose
+pieces are all live in another one are left out.
+
+What makes it fast is the search: no presolve, and the next buffer to fix is
+always the one whose lowest possible offset is lowest, to that offset, with a
+static order to break ties. So the first dive is the lowest-floor decoder, and
+what goes wrong in it is learnt from.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from jaxmem import cpsat
+from jaxmem.placement.orders import static_orders
+from jaxmem.placement.table import Table
+
+# Above, building the model takes longer than it could be worth.
+MAX_ENTRIES = 1_000_000
+# CP-SAT wants room in 64 bits for the sums that it makes.
+_MAX_HEIGHT = 1 << 50
+# Of `decide`: deterministic time of the first turns, their growth and number.
+_FIRST_SLICE = 0.01
+_GROWTH = 3
+_TURNS_PER_ORDER = 4
+_FIRST_ORDERS = 3
+_SHAKES = (0.0, 0.05, 0.2)
+
+
+class Answer(NamedTuple):
+  """What is known after a search.
+
+  Attributes:
+    status: "optimal" and "feasible" both mean that there is a placement.
+    offsets: int64 `[num_buffers]`, in units, or None.
+    work: Deterministic time that was spent.
+    cost: Propagations, which say better than `work` how long it took.
+  """
+
+  status: cpsat.CpStatus
+  offsets: np.ndarray | None
+  work: float
+  cost: int
+
+
+def num_entries(table: Table) -> int:
+  """Returns how many pieces all no-overlap constraints have together."""
+  change = np.zeros(table.num_sections + 1, np.int64)
+  np.add.at(change, table.starts, 1)
+  np.add.at(change, table.ends, -1)
+  return int(np.cumsum(change)[table.maximal_sections()].sum())
+
+
+def is_tractable(table: Table) -> bool:
+  """Whether the model is small enough to be worth it."""
+  total = table.sizes_bytes.sum() + table.fixed.max(initial=0) * table.unit
+  return (
+    int(total) // table.unit < _MAX_HEIGHT and num_entries(table) <= MAX_ENTRIES
+  )
+
+
+class DecisionModel:
+  """Placements of at most a given height.
+
+  Args:
+    table: The problem.
+    height_bytes: At least the size of every buffer, and the end of every fixed
+      one.
+  """
+
+  def __init__(self, table: Table, height_bytes: int):
+    self._table = table
+    self._model = cp_model.CpModel()
+    self._offsets = self._add_offsets(table.limits(height_bytes))
+    self._add_alignments()
+    self._add_no_overlaps()
+
+  def solve(self, order: np.ndarray, max_work: float) -> Answer:
+    """Searches for a placement.
+
+    Args:
+      order: The buffers that have pieces; decides between equal floors.
+      max_work: Deterministic time, in CP-SAT's unit.
+    """
+    model = self._model.clone()
+    model.add_decision_strategy(
+      [
+        model.get_int_var_from_proto_index(self._offsets[i].index)
+        for i in order.tolist()
+      ],
+      cp_model.CHOOSE_LOWEST_MIN,
+      cp_model.SELECT_MIN_VALUE,
+    )
+    solver = cpsat.make_solver(max_work)
+    parameters = solver.parameters
+    parameters.search_branching = parameters.FIXED_SEARCH
+    parameters.cp_model_presolve = False
+    parameters.linearization_level = 0
+    status = cpsat.solve(solver, model)
+    response = solver.response_proto
+    work, cost = response.deterministic_time, response.num_integer_propagations
+    if status not in ("optimal", "feasible"):
+      return Answer(status, None, work, cost)
+    return Answer(status, self._convert_to_offsets(solver), work, cost)
+
+  def _add_offsets(self, limits: np.ndarray) -> dict[int, cp_model.IntVar]:
+    offsets = {}
+    for i in np.unique(self._table.owners).tolist():
+      fixed = int(self._table.fixed[i])
+      low, high = (fixed, fixed) if fixed >= 0 else (0, int(limits[i]))
+      offsets[i] = self._model.new_int_var(low, high, "")
+    return offsets
+
+  def _add_alignments(self) -> None:
+    for i, offset in self._offsets.items():
+      alignment = int(self._table.alignments[i])
+      if alignment > 1:
+        quotient = self._model.new_int_var(0, _MAX_HEIGHT // alignment, "")
+        self._model.add(offset == alignment * quotient)
+
+  def _add_no_overlaps(self) -> None:
+    """Equations 6 and 7, for all buffers of a section at once."""
+    table = self._table
+    intervals = [
+      self._model.new_fixed_size_interval_var(
+        self._offsets[owner] + low, high - low, ""
+      )
+      for owner, low, high in zip(
+        table.owners.tolist(),
+        table.lows.tolist(),
+        table.highs.tolist(),
+        strict=True,
+      )
+    ]
+    for section in table.maximal_sections().tolist():
+      live = (table.starts <= section) & (table.ends > section)
+      pieces = np.flatnonzero(live).tolist()
+      if len(pieces) > 1:
+        self._model.add_no_overlap([intervals[p] for p in pieces])
+
+  def _convert_to_offsets(self, solver: cp_model.CpSolver) -> np.ndarray:
+    fixed = self._table.fixed
+    offsets = np.where(fixed < 0, 0, fixed)
+    for i, variable in self._offsets.items():
+      offsets[i] = solver.value(variable)
+    return offsets
+
+
+def decide(table: Table, height_bytes: int, max_work: float) -> Answer:
+  """Looks for a placement of a given height, under several orders in turns.
+
+  A search that goes wrong early rarely recovers, and which order goes wrong
+  differs. So the order that has cost least so far goes next, for longer than
+  last time, and now and then a new order joins.
+
+  Args:
+    table: The problem.
+    height_bytes: At least `table.max_live_bytes`.
+    max_work: Deterministic time to spend, in CP-SAT's unit.
+  """
+  model = DecisionModel(table, height_bytes)
+  orders = _orders(table)
+  # (cost, tie breaker, slice of the next turn, order)
+  lanes = [(0, i, _FIRST_SLICE, next(orders)) for i in range(_FIRST_ORDERS)]
+  work = 0.0
+  for turn in itertools.count(len(lanes)):
+    cost, _, slice_work, order = heapq.heappop(lanes)
+    answer = model.solve(order, min(slice_work, max_work - work))
+    work += answer.work
+    if answer.status != "unknown" or work >= max_work:
+      return answer._replace(work=work)
+    slice_work *= _GROWTH
+    heapq.heappush(lanes, (cost + answer.cost, turn, slice_work, order))
+    if turn % (_TURNS_PER_ORDER * len(lanes)) == 0:
+      heapq.heappush(lanes, (cost, -turn, _FIRST_SLICE, next(orders)))
+  raise AssertionError("There is always another turn.")
+
+
+def _orders(table: Table) -> Iterator[np.ndarray]:
+  """Yields the static orders, then random mixtures of their keys."""
+  orders = static_orders(table)
+  yield from orders.values()
+  rank = np.argsort(np.stack(list(orders.values())), axis=1)
+  generator = np.random.default_rng(0)
+  buffers = np.sort(orders["size"])
+  while True:
+    # Scores are mean ranks under random weights, slightly shaken.
+    weights = generator.dirichlet(np.ones(len(rank)) / 2)
+    shake = generator.standard_normal(rank.shape[1]) * generator.choice(_SHAKES)
+    score = weights @ rank + shake * rank.shape[1]
+    yield buffers[np.argsort(score, kind="stable")]

@@ -1,0 +1,79 @@
+"""The placer to use: cheap ones first, and no more than it takes."""
+
+from __future__ import annotations
+
+from jaxmem.placement import infeasible
+from jaxmem.placement.best_fit import by_size
+from jaxmem.placement.cp_sat import descend
+from jaxmem.placement.iterated import iterate
+from jaxmem.placement.lowest_floor import decode
+from jaxmem.placement.orders import static_orders
+from jaxmem.placement.problem import Problem, Solution
+from jaxmem.placement.pyramid import stack
+from jaxmem.placement.search import Search
+from jaxmem.placement.xla import pack
+
+_DEFAULT_WORK = 2.0
+
+
+def place(
+  problem: Problem,
+  capacity: int | None = None,
+  *,
+  max_deterministic_time: float = _DEFAULT_WORK,
+) -> Solution:
+  """Places buffers as low as possible, or below a capacity.
+
+  Deterministic: what is tried depends on the problem, never on the clock.
+
+  Args:
+    problem: The buffers.
+    capacity: Bytes of the arena. The search stops as soon as they suffice; if
+      None, at the bytes live at once.
+    max_deterministic_time: Work for CP-SAT, in its unit, ten seconds or more
+      each; 0 leaves it out.
+
+  Returns:
+    The lowest placement found. With a capacity, look at `solution.fits`: it may
+    not fit if neither that nor the contrary was found out.
+
+  Raises:
+    InfeasiblePlacementError: If no placement fits: proven, with the reason.
+    ValueError: If the capacity is negative.
+  """
+  if capacity is not None and capacity < 0:
+    raise ValueError(f"capacity must not be negative, got {capacity}.")
+  search = Search(problem, capacity)
+  infeasible.check_bounds(search.table, capacity)
+  _offer_hints(search)
+  for placer in (_try_floors, _try_heaps, iterate):
+    if not search.is_done:
+      placer(search)
+  if max_deterministic_time > 0:
+    descend(search, max_deterministic_time)
+  if capacity is not None and search.bound_bytes > capacity:
+    raise infeasible.explain(search.table, capacity)
+  return search.solution()
+
+
+def _offer_hints(search: Search) -> None:
+  """Offers the hints, if they are a placement."""
+  buffers = search.table.problem.buffers
+  hints = [b.hint_bytes for b in buffers if b.hint_bytes is not None]
+  if len(hints) == len(buffers):
+    search.offer_bytes(hints, "hints")
+
+
+def _try_floors(search: Search) -> None:
+  for name, order in static_orders(search.table).items():
+    search.offer(decode(search.table, order), f"lowest_floor {name}")
+    if search.is_done:
+      return
+
+
+def _try_heaps(search: Search) -> None:
+  table = search.table
+  search.offer(by_size(table), "greedy_by_size best")
+  search.offer(stack(table), "pyramid")
+  if (table.fixed < 0).all():
+    search.offer(pack(table), "xla_heap")

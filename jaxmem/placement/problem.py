@@ -1,0 +1,187 @@
+"""Buffers to place in one arena, and where they were placed.
+
+The vocabulary is MiniMalloc's (Moffitt, ASPLOS 2023): times are plain integers
+without a unit, ranges are half-open, and a buffer may have gaps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+Status = Literal["optimal", "feasible"]
+
+# Times, and the sum of all sizes, must fit signed 64-bit integers.
+LIMIT = 1 << 63
+
+
+class InfeasiblePlacementError(ValueError):
+  """No placement fits the capacity: proven.
+
+  Attributes:
+    conflict: Names of buffers that do not fit together, whatever is done with
+      the others.
+    is_irreducible: Whether without any one of them the others do fit.
+    lower_bound_bytes: No placement of the whole problem is lower.
+  """
+
+  def __init__(
+    self,
+    message: str,
+    *,
+    conflict: tuple[str, ...],
+    is_irreducible: bool,
+    lower_bound_bytes: int,
+  ):
+    super().__init__(message)
+    self.conflict = conflict
+    self.is_irreducible = is_irreducible
+    self.lower_bound_bytes = lower_bound_bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gap:
+  """A time in which a buffer takes fewer bytes, or none.
+
+  Attributes:
+    lower: First time of the gap.
+    upper: One past its last time.
+    window: Half-open range of bytes, from the start of the buffer, that stays
+      taken; None if all of the buffer is free.
+  """
+
+  lower: int
+  upper: int
+  window: tuple[int, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+  """Something to place.
+
+  Attributes:
+    name: Unique in its problem.
+    size_bytes: Bytes, possibly none.
+    lower: First time at which it is live.
+    upper: One past the last time at which it is live.
+    alignment_bytes: Its offset is a multiple of it.
+    offset_bytes: Where it must be; None if it may be anywhere.
+    gaps: Ascending and disjoint, within the live range.
+    hint_bytes: Where it could be. If all buffers have one, it is a candidate.
+  """
+
+  name: str
+  size_bytes: int
+  lower: int
+  upper: int
+  alignment_bytes: int = 1
+  offset_bytes: int | None = None
+  gaps: tuple[Gap, ...] = ()
+  hint_bytes: int | None = None
+
+  def __post_init__(self):
+    if self.size_bytes < 0:
+      raise self._error("size must not be negative", self.size_bytes)
+    if not -LIMIT <= self.lower < self.upper < LIMIT:
+      raise self._error(
+        "live range must not be empty, and must fit 64 bits",
+        f"[{self.lower}, {self.upper})",
+      )
+    if self.alignment_bytes < 1:
+      raise self._error("alignment must be positive", self.alignment_bytes)
+    for name in ("offset", "hint"):
+      value = getattr(self, f"{name}_bytes")
+      if value is not None and value < 0:
+        raise self._error(f"{name} must not be negative", value)
+    if (self.offset_bytes or 0) % self.alignment_bytes:
+      raise self._error(
+        f"offset must be a multiple of {self.alignment_bytes}",
+        self.offset_bytes,
+      )
+    self._check_gaps()
+
+  def _check_gaps(self) -> None:
+    free_from = self.lower
+    for gap in self.gaps:
+      if not free_from <= gap.lower < gap.upper <= self.upper:
+        raise self._error(
+          "gaps must be ascending, disjoint and within the live range",
+          f"[{gap.lower}, {gap.upper})",
+        )
+      free_from = gap.upper
+      low, high = gap.window or (0, 0)
+      if not 0 <= low <= high <= self.size_bytes:
+        raise self._error(
+          f"the window of a gap must be within its {self.size_bytes} bytes",
+          f"[{low}, {high})",
+        )
+
+  def _error(self, rule: str, got: object) -> ValueError:
+    return ValueError(f"Buffer {self.name!r}: {rule}, got {got}.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+  """Buffers that share one arena.
+
+  Attributes:
+    buffers: At least one.
+  """
+
+  buffers: tuple[Buffer, ...]
+
+  def __post_init__(self):
+    if not self.buffers:
+      raise ValueError("A problem must have at least one buffer, got none.")
+    names = set()
+    for buffer in self.buffers:
+      if buffer.name in names:
+        raise ValueError(f"Two buffers are named {buffer.name!r}.")
+      names.add(buffer.name)
+    # No placer needs more than all buffers one after another on top of what is
+    # fixed, so that no offset overflows.
+    worst = sum(b.size_bytes + b.alignment_bytes for b in self.buffers)
+    worst += max(
+      max(b.offset_bytes or 0, b.hint_bytes or 0) for b in self.buffers
+    )
+    if worst >= LIMIT:
+      raise ValueError(
+        f"All buffers together must be less than 2**63 bytes, got {worst};"
+        " use a larger unit than bytes."
+      )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+  """Where the buffers of a problem are.
+
+  Attributes:
+    offsets: Offset of each buffer, in bytes, in the problem's order.
+    height_bytes: One past the highest byte that any buffer ever takes.
+    lower_bound_bytes: No placement is lower. The bytes live at once, if nothing
+      better is known.
+    status: "optimal" iff the height equals the lower bound.
+    method: What found it.
+    seconds: Wall time of the search. It decides nothing, and solutions that
+      differ only in it are equal.
+  """
+
+  offsets: tuple[int, ...]
+  height_bytes: int
+  lower_bound_bytes: int
+  status: Status
+  method: str
+  seconds: float = dataclasses.field(default=0.0, compare=False)
+
+  def __post_init__(self):
+    expected = self.height_bytes == self.lower_bound_bytes
+    if (self.status == "optimal") != expected:
+      raise ValueError(
+        "status must be 'optimal' iff the height equals the lower bound, got"
+        f" {self.status!r} with {self.height_bytes} and"
+        f" {self.lower_bound_bytes}."
+      )
+
+  def fits(self, capacity: int) -> bool:
+    """Whether the placement needs at most so many bytes."""
+    return self.height_bytes <= capacity

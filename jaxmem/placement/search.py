@@ -1,0 +1,85 @@
+"""The state of a search: the best placement so far, and when to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxmem.placement.problem import Problem, Solution
+from jaxmem.placement.table import Table
+
+
+class Search:
+  """Collects placements of one problem.
+
+  Attributes:
+    table: The problem.
+    goal_bytes: The search is over at this height.
+    bound_bytes: No placement is lower; may be raised by a proof.
+    height_bytes: Height of the lowest placement; 0 before the first one.
+
+  Args:
+    problem: The buffers, or their table.
+    capacity: What the height has to reach, in bytes; the lower bound if None.
+  """
+
+  def __init__(self, problem: Problem | Table, capacity: int | None = None):
+    self._start = time.perf_counter()
+    self.table = Table(problem) if isinstance(problem, Problem) else problem
+    self.bound_bytes = self.table.max_live_bytes
+    self.goal_bytes = max(capacity or 0, self.bound_bytes)
+    self.height_bytes = 0
+    self._offsets_bytes: tuple[int, ...] = ()
+    self._method = ""
+
+  @property
+  def is_done(self) -> bool:
+    """Whether the goal is reached, up to less than a unit above a bound."""
+    if not self._offsets_bytes:
+      return False
+    unit = self.table.unit
+    at_bound = -(-self.height_bytes // unit) <= -(-self.bound_bytes // unit)
+    return at_bound or self.height_bytes <= self.goal_bytes
+
+  def offer(self, offsets: np.ndarray, method: str) -> None:
+    """Keeps a valid placement, in units, if it is lower than the best."""
+    self.offer_bytes((offsets * self.table.unit).tolist(), method)
+
+  def offer_bytes(self, offsets: Sequence[int], method: str) -> None:
+    """Keeps a valid placement, in bytes, if it is lower than the best."""
+    sizes = self.table.sizes_bytes.tolist()
+    height = max(o + s for o, s in zip(offsets, sizes, strict=True))
+    if not self._offsets_bytes or height < self.height_bytes:
+      self._offsets_bytes, self.height_bytes = tuple(offsets), height
+      self._method = method
+
+  def raise_bound(self, height_bytes: int) -> None:
+    """Says that no placement has so small a height: proven.
+
+    A height is a multiple of the unit plus a size.
+    """
+    unit = self.table.unit
+    rest = self.table.sizes_bytes % unit
+    above = (height_bytes - rest) // unit + 1
+    least = int((above * unit + rest).min())
+    self.bound_bytes = max(self.bound_bytes, least)
+
+  def solution(self) -> Solution:
+    """Returns the best placement.
+
+    Raises:
+      ValueError: If none was offered.
+    """
+    if not self._offsets_bytes:
+      raise ValueError("A search must find a placement, got none.")
+    is_optimal = self.height_bytes == self.bound_bytes
+    return Solution(
+      offsets=self._offsets_bytes,
+      height_bytes=self.height_bytes,
+      lower_bound_bytes=self.bound_bytes,
+      status="optimal" if is_optimal else "feasible",
+      method=self._method,
+      seconds=time.perf_counter() - self._start,
+    )
