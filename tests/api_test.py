@@ -2,15 +2,10 @@
 
 import dataclasses
 import functools
-import itertools
 import json
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
-import threading
-import warnings
 from unittest import mock
 
 import jax
@@ -19,56 +14,15 @@ import numpy as np
 import record_modules
 from absl.testing import absltest, parameterized
 from jaxmem_hlo import transform
-from jaxmem_hlo.transform import PlanningWarning
+from watched import WatchedTest, arrays, branches, name_of
 
 import jaxmem
-from jaxmem import api, module_plan, order, targets
-from jaxmem.order import OrderResult
-
-
-def _branches(x, y):
-  """Large temporaries that XLA:CPU makes all at once, and need not."""
-  total = jnp.float32(0)
-  for i in range(6):
-    total += jnp.sum(jnp.sin((x + i) @ y) @ x.T)
-  return total
-
-
-def _arrays():
-  generator = np.random.default_rng(0)
-  shape = (48, 48)
-  return tuple(
-    jnp.asarray(generator.normal(size=shape), jnp.float32) for _ in range(2)
-  )
-
-
-def _name_of(lowered) -> str:
-  """Returns the name of the module."""
-  found = re.search(r"module @(\S+)", lowered.as_text())
-  assert found is not None
-  return found[1]
-
-
-class _WatchedTest(parameterized.TestCase):
-  """Sees what is planned, and forgets earlier warnings."""
-
-  def setUp(self):
-    super().setUp()
-    self.enter_context(mock.patch.object(transform, "_warned", False))
-    self.plans = []
-    plan_module = api.plan_module
-
-    def watch(module, platform, options):
-      plan = plan_module(module, platform, options)
-      self.plans.append((module.name, plan))
-      return plan
-
-    self.enter_context(mock.patch.object(api, "plan_module", watch))
+from jaxmem import api, targets
 
 
 class Callable:
   def __call__(self, x, y):
-    return _branches(x, y)
+    return branches(x, y)
 
 
 class WithMethod:
@@ -76,43 +30,43 @@ class WithMethod:
 
   @functools.partial(jaxmem.jit, static_argnums=0)
   def step(self, x, y):
-    return _branches(x, y) * self.scale
+    return branches(x, y) * self.scale
 
 
-class JitTest(_WatchedTest):
+class JitTest(WatchedTest):
   @parameterized.named_parameters(
-    ("function", _branches),
-    ("lambda", lambda x, y: _branches(x, y)),
+    ("function", branches),
+    ("lambda", lambda x, y: branches(x, y)),
     ("callable", Callable()),
-    ("partial", functools.partial(_branches)),
+    ("partial", functools.partial(branches)),
     ("bound", Callable().__call__),
-    ("wrapped", functools.wraps(_branches)(lambda x, y: _branches(x, y))),
+    ("wrapped", functools.wraps(branches)(lambda x, y: branches(x, y))),
   )
   def test_every_kind_of_function_is_planned(self, function):
-    x, y = _arrays()
+    x, y = arrays()
     expected = jax.jit(function)(x, y)
     self.assertEqual(jaxmem.jit(function)(x, y), expected)
     ((_, plan),) = self.plans
     self.assertTrue(plan.is_changed)
 
   def test_method(self):
-    x, y = _arrays()
+    x, y = arrays()
     step = WithMethod()
-    expected = jax.jit(lambda x, y: _branches(x, y) * 2.0)(x, y)
+    expected = jax.jit(lambda x, y: branches(x, y) * 2.0)(x, y)
     self.assertEqual(step.step(x, y), expected)
     self.assertLen(self.plans, 1)
 
   def test_decorator_without_and_with_arguments(self):
     @jaxmem.jit
     def plain(x, y):
-      return _branches(x, y)
+      return branches(x, y)
 
     @jaxmem.jit(donate_argnums=0, options=jaxmem.Options(effort="fast"))
     def donating(x, y):
-      return _branches(x, y), x + 1
+      return branches(x, y), x + 1
 
-    x, y = _arrays()
-    expected = _branches(x, y)
+    x, y = arrays()
+    expected = branches(x, y)
     np.testing.assert_allclose(plain(x, y), expected, rtol=1e-4)
     np.testing.assert_allclose(donating(x, y)[0], expected, rtol=1e-4)
     self.assertTrue(x.is_deleted())
@@ -120,20 +74,20 @@ class JitTest(_WatchedTest):
     self.assertLen(self.plans, 2)
 
   def test_is_what_jax_jit_returns(self):
-    x, y = _arrays()
-    ours, theirs = jaxmem.jit(_branches), jax.jit(_branches)
+    x, y = arrays()
+    ours, theirs = jaxmem.jit(branches), jax.jit(branches)
     self.assertIs(type(ours), type(theirs))
     self.assertEqual(ours.__doc__, theirs.__doc__)
     self.assertEqual(ours.eval_shape(x, y), theirs.eval_shape(x, y))
     self.assertEqual(ours.trace(x, y).out_info, theirs.trace(x, y).out_info)
     lowered = ours.lower(x, y)
     self.assertIsInstance(lowered, jax.stages.Lowered)
-    self.assertStartsWith(_name_of(lowered), "jit__branches__jaxmem_")
+    self.assertStartsWith(name_of(lowered), "jit_branches__jaxmem_")
     self.assertEqual(lowered.compile()(x, y), theirs(x, y))
 
   def test_calls_compile_once(self):
-    x, y = _arrays()
-    step = jaxmem.jit(_branches)
+    x, y = arrays()
+    step = jaxmem.jit(branches)
     for _ in range(3):
       step(x, y)
     self.assertLen(self.plans, 1)
@@ -141,9 +95,9 @@ class JitTest(_WatchedTest):
     self.assertLen(self.plans, 2)
 
   def test_composes_with_jax(self):
-    x, y = _arrays()
-    step = jaxmem.jit(_branches)
-    expected = jax.jit(jax.grad(_branches))(x, y)
+    x, y = arrays()
+    step = jaxmem.jit(branches)
+    expected = jax.jit(jax.grad(branches))(x, y)
     np.testing.assert_allclose(jax.grad(step)(x, y), expected, rtol=1e-3)
     stacked = jnp.stack([x, x])
     self.assertEqual(jax.vmap(step, (0, None))(stacked, y).shape, (2,))
@@ -151,14 +105,14 @@ class JitTest(_WatchedTest):
     np.testing.assert_allclose(nested(x), step(x, y), rtol=1e-4)
 
   def test_the_plan_is_what_runs(self):
-    pair = record_modules.compile_both(_branches, _arrays())
+    pair = record_modules.compile_both(branches, arrays())
     self.assertLess(pair.planned_bytes, pair.baseline_bytes)
     self.assertEqual(pair.planned_bytes, pair.plan.planned_bytes)
 
   def test_options_have_modules_of_their_own(self):
-    x, y = _arrays()
+    x, y = arrays()
     names = {
-      _name_of(jaxmem.jit(_branches, options=options).lower(x, y))
+      name_of(jaxmem.jit(branches, options=options).lower(x, y))
       for options in (
         None,
         jaxmem.Options(),
@@ -187,7 +141,7 @@ class JitErrorTest(parameterized.TestCase):
     with self.assertRaisesRegex(
       TypeError, "unexpected keyword 'donate'.*donate_argnums"
     ):
-      jaxmem.jit(_branches, donate=0)
+      jaxmem.jit(branches, donate=0)
     with self.assertRaisesRegex(TypeError, "unexpected keyword 'effort'"):
       jaxmem.jit(effort="fast")
 
@@ -203,17 +157,17 @@ class JitErrorTest(parameterized.TestCase):
       jaxmem.Options(min_gain=1)
 
   def test_wrong_shapes_are_jaxs_error(self):
-    x, y = _arrays()
-    theirs, ours = self.both(_branches, x, y[:8])
+    x, y = arrays()
+    theirs, ours = self.both(branches, x, y[:8])
     self.assertEqual(ours, theirs)
 
   def test_missing_argument_is_jaxs_error(self):
-    theirs, ours = self.both(_branches, _arrays()[0])
+    theirs, ours = self.both(branches, arrays()[0])
     self.assertEqual(ours, theirs)
     self.assertIn("missing 1 required positional argument: 'y'", ours)
 
   def test_not_an_array_is_jaxs_error(self):
-    theirs, ours = self.both(_branches, "x", 1)
+    theirs, ours = self.both(branches, "x", 1)
     address = re.compile("0x[0-9a-f]+")
     self.assertEqual(address.sub("", ours), address.sub("", theirs))
 
@@ -233,246 +187,24 @@ class JitErrorTest(parameterized.TestCase):
     self.assertEqual(ours, theirs)
 
   def test_compiled_steps_refuse_other_shapes_as_jaxs_do(self):
-    x, y = _arrays()
+    x, y = arrays()
     messages = []
     for jit in (jax.jit, jaxmem.jit):
-      compiled = jit(_branches).lower(x, y).compile()
+      compiled = jit(branches).lower(x, y).compile()
       with self.assertRaises(TypeError) as context:
         compiled(x[:8], y)
       messages.append(str(context.exception))
     self.assertEqual(*messages)
 
 
-def _result(graph, candidates, peak_bytes=100):
-  return OrderResult(
-    order=tuple(candidates[0]) if candidates else (),
-    peak_bytes=peak_bytes,
-    lower_bound_bytes=0,
-    status="feasible",
-    method="injected",
-    num_passes=0,
-    candidates=tuple(map(tuple, candidates)),
-  )
-
-
-def _no_search(graph, *unused, **options):
-  """What a search says that ran out of its budget at once."""
-  return _result(graph, [range(graph.num_nodes)])
-
-
-_WRONG_ORDERS = {
-  "missing": lambda n: range(n - 1),
-  "repeated": lambda n: [*range(n - 1), 0],
-  "twice": lambda n: [*range(n), 0],
-  "unknown": lambda n: [*range(n - 1), n + 7],
-  "backwards": lambda n: reversed(range(n)),
-  "empty": lambda n: [],
-}
-
-
-class FaultTest(_WatchedTest):
-  """No fault of the planner may reach the user's step."""
-
-  def check(self, *, num_warnings):
-    """Compiles two steps; both must be right, whatever was broken."""
-    x, y = _arrays()
-    with warnings.catch_warnings(record=True) as caught:
-      warnings.simplefilter("always")
-      for scale in (1.0, 2.0):
-
-        def step(x, y, scale=scale):
-          return _branches(x, y) * scale
-
-        theirs, ours = (
-          jit(step).lower(x, y).compile() for jit in (jax.jit, jaxmem.jit)
-        )
-        self.assertEqual(ours(x, y), theirs(x, y))
-        self.assertLessEqual(
-          record_modules.temp_bytes(ours), record_modules.temp_bytes(theirs)
-        )
-    found = [w for w in caught if w.category is PlanningWarning]
-    self.assertLen(found, num_warnings)
-    return found
-
-  def test_nothing_is_wrong(self):
-    self.check(num_warnings=0)
-    self.assertTrue(all(plan.is_changed for _, plan in self.plans))
-
-  def test_the_search_raises(self):
-    with mock.patch.object(order, "plan_order", side_effect=MemoryError("m")):
-      (warning,) = self.check(num_warnings=1)
-    self.assertRegex(str(warning.message), "MemoryError: m. Results are not")
-
-  @parameterized.parameters(*_WRONG_ORDERS)
-  def test_the_search_returns_nonsense_that_looks_good(self, kind):
-    def wrong(graph, *unused, **options):
-      return _result(graph, [_WRONG_ORDERS[kind](graph.num_nodes)])
-
-    # Whatever is priced later seems to need fewer bytes.
-    prices = itertools.count(-1, -1)
-    with (
-      mock.patch.object(order, "plan_order", wrong),
-      mock.patch.object(
-        module_plan._ModulePlanner, "_temp_bytes", lambda *_: next(prices)
-      ),
-    ):
-      self.check(num_warnings=1)
-    self.assertEqual(self.plans, [])
-
-  @parameterized.parameters(*_WRONG_ORDERS)
-  def test_the_search_returns_nonsense(self, kind):
-    def wrong(graph, *unused, **options):
-      return _result(graph, [_WRONG_ORDERS[kind](graph.num_nodes)])
-
-    x, y = _arrays()
-    with (
-      mock.patch.object(order, "plan_order", wrong),
-      warnings.catch_warnings(),
-    ):
-      warnings.simplefilter("ignore")
-      self.assertEqual(jaxmem.jit(_branches)(x, y), jax.jit(_branches)(x, y))
-    for _, plan in self.plans:
-      self.assertFalse(plan.is_changed)
-
-  def test_the_graph_has_a_cycle(self):
-    cycle = ValueError("must not form a cycle")
-    with mock.patch("jaxmem.extract.Graph", side_effect=cycle):
-      (warning,) = self.check(num_warnings=1)
-    self.assertIn("must not form a cycle", str(warning.message))
-
-  def test_the_search_ran_out_of_time(self):
-    with mock.patch.object(order, "plan_order", _no_search):
-      self.check(num_warnings=0)
-    for _, plan in self.plans:
-      self.assertFalse(plan.is_changed)
-      self.assertEqual(plan.status, "baseline")
-
-  def test_the_search_finds_nothing_better_and_proves_nothing(self):
-    def empty(graph, *unused, **options):
-      return _result(graph, [])
-
-    with mock.patch.object(order, "plan_order", empty):
-      self.check(num_warnings=0)
-    self.assertTrue(all(not plan.is_changed for _, plan in self.plans))
-
-  def test_the_module_cannot_be_read(self):
-    with mock.patch.object(
-      api.Module, "from_bytes", side_effect=ValueError("Not a serialized")
-    ):
-      self.check(num_warnings=1)
-
-  def test_the_plan_cannot_be_applied(self):
-    with mock.patch.object(
-      module_plan.ModulePlan, "apply", side_effect=KeyError(3)
-    ):
-      self.check(num_warnings=1)
-
-  def test_plan_says_that_it_failed_and_why(self):
-    with (
-      mock.patch.object(order, "plan_order", side_effect=KeyError("inside")),
-      self.assertRaisesRegex(RuntimeError, "could not be planned") as context,
-    ):
-      jaxmem.plan(_branches, *_arrays())
-    self.assertIsInstance(context.exception.__cause__, KeyError)
-
-
-class ThreadTest(_WatchedTest):
-  def test_steps_compiled_at_once_have_their_own_plans(self):
-    x, y = _arrays()
-    sizes = (16, 24, 32, 40)
-
-    def step(x, y):
-      return _branches(x, y) + x[0, 0]
-
-    expected = {
-      size: record_modules.compile_both(step, (x[:size], y)).planned_bytes
-      for size in sizes
-    }
-    self.assertLen(set(expected.values()), len(sizes))
-    self.plans.clear()
-    start = threading.Barrier(len(sizes))
-    temps = {}
-
-    def work(size):
-      # A function of its own: jax would wait for one that it compiles already.
-      lowered = jaxmem.jit(lambda x, y: step(x, y)).lower(x[:size], y)
-      start.wait()
-      temps[size] = record_modules.temp_bytes(lowered.compile())
-
-    threads = [threading.Thread(target=work, args=(s,)) for s in sizes]
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      thread.join()
-    self.assertEqual(temps, expected)
-    self.assertLen(self.plans, len(sizes))
-    planned = {plan.planned_bytes for _, plan in self.plans}
-    self.assertEqual(planned, set(expected.values()))
-
-
-_CACHED = """
-import sys
-import jax, jax.numpy as jnp
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-import jaxmem
-from jaxmem import api
-events = []
-jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
-plan_module = api.plan_module
-def watch(*args):
-  events.append("plan")
-  return plan_module(*args)
-api.plan_module = watch
-def step(x, y):
-  total = jnp.float32(0)
-  for i in range(6):
-    total += jnp.sum(jnp.sin((x + i) @ y) @ x.T)
-  return total
-x = jax.ShapeDtypeStruct((48, 48), jnp.float32)
-for kind in sys.argv[2].split(","):
-  events.clear()
-  jit = {"jax": jax.jit, "jaxmem": jaxmem.jit}[kind]
-  memory = jit(step).lower(x, x).compile().memory_analysis()
-  hits = events.count("/jax/compilation_cache/cache_hits")
-  print(kind, memory.temp_size_in_bytes, hits, events.count("plan"))
-"""
-
-
-class PersistentCacheTest(absltest.TestCase):
-  def run_steps(self, folder, kinds):
-    out = subprocess.run(
-      [sys.executable, "-c", _CACHED, folder, kinds],
-      check=True,
-      capture_output=True,
-      text=True,
-    )
-    return [tuple(line.split()) for line in out.stdout.splitlines()]
-
-  def test_planned_and_unplanned_programs_are_told_apart(self):
-    folder = self.enter_context(tempfile.TemporaryDirectory())
-    first = self.run_steps(folder, "jax,jaxmem")
-    (_, theirs, *_), (_, ours, *_) = first
-    self.assertLess(int(ours), int(theirs))
-    # (kind, temporaries, cache hits, plans made)
-    self.assertEqual(
-      first, [("jax", theirs, "0", "0"), ("jaxmem", ours, "0", "1")]
-    )
-    self.assertEqual(
-      self.run_steps(folder, "jaxmem,jax"),
-      [("jaxmem", ours, "1", "0"), ("jax", theirs, "1", "0")],
-    )
-
-
 class PlanTest(parameterized.TestCase):
   @functools.cached_property
   def plan(self):
-    return jaxmem.plan(_branches, *_arrays())
+    return jaxmem.plan(branches, *arrays())
 
   def test_measures_both(self):
     plan = self.plan
-    pair = record_modules.compile_both(_branches, _arrays())
+    pair = record_modules.compile_both(branches, arrays())
     self.assertEqual(plan.baseline_temp_bytes, pair.baseline_bytes)
     self.assertEqual(plan.temp_bytes, pair.planned_bytes)
     self.assertEqual(plan.model_error, 0)
@@ -531,11 +263,11 @@ class PlanTest(parameterized.TestCase):
 
   def test_text(self):
     text = str(self.plan)
-    self.assertStartsWith(text, "_branches on cpu: ")
+    self.assertStartsWith(text, "branches on cpu: ")
     for line in ("temporaries", "lower bound", "whole program", "at the peak"):
       self.assertIn(line, text)
     self.assertNotIn("model error", text)
-    self.assertIn("api_test.py:", text)
+    self.assertIn("watched.py:", text)
     wrong = dataclasses.replace(
       self.plan, predicted_temp_bytes=self.plan.temp_bytes + 3, num_pinned=2
     )
@@ -564,15 +296,15 @@ class PlanTest(parameterized.TestCase):
   def test_memory_limit(self):
     total = self.plan.total_bytes
     for limit in (total, f"{total}B", "1GiB", float(total)):
-      plan = jaxmem.plan(_branches, *_arrays(), memory_limit=limit)
+      plan = jaxmem.plan(branches, *arrays(), memory_limit=limit)
       self.assertEqual(plan.total_bytes, total)
 
   def test_infeasible(self):
     total = self.plan.total_bytes
     with self.assertRaisesRegex(
-      jaxmem.InfeasibleError, "No order of _branches fits .*Largest at its peak"
+      jaxmem.InfeasibleError, "No order of branches fits .*Largest at its peak"
     ) as context:
-      jaxmem.plan(_branches, *_arrays(), memory_limit=total - 1)
+      jaxmem.plan(branches, *arrays(), memory_limit=total - 1)
     error = context.exception
     self.assertEqual(error.smallest_bytes, total)
     self.assertBetween(error.lower_bound_bytes, self.plan.argument_bytes, total)
@@ -584,25 +316,25 @@ class PlanTest(parameterized.TestCase):
       mock.patch.object(api._Session, "run", compiled),
       self.assertRaisesRegex(ValueError, "memory_limit must be"),
     ):
-      jaxmem.plan(_branches, *_arrays(), memory_limit=limit)
+      jaxmem.plan(branches, *arrays(), memory_limit=limit)
 
   def test_unknown_target(self):
     with self.assertRaisesRegex(ValueError, "target must be one of .*'h300'"):
-      jaxmem.plan(_branches, *_arrays(), target="h300")
+      jaxmem.plan(branches, *arrays(), target="h300")
 
   @parameterized.parameters(jax.jit, jaxmem.jit)
   def test_jitted_functions_are_refused(self, jit):
     with self.assertRaisesRegex(TypeError, "needs the function itself"):
-      jaxmem.plan(jit(_branches), *_arrays())
+      jaxmem.plan(jit(branches), *arrays())
 
   def test_not_callable(self):
     with self.assertRaisesRegex(TypeError, "fun must be callable, got 3"):
       jaxmem.plan(3)  # pyright: ignore[reportArgumentType]
 
   def test_errors_of_the_step_pass_through(self):
-    x, y = _arrays()
+    x, y = arrays()
     with self.assertRaisesRegex(TypeError, "dot_general"):
-      jaxmem.plan(_branches, x, y[:8])
+      jaxmem.plan(branches, x, y[:8])
 
   def test_leaves_no_handler_behind(self):
     before = set(transform._handlers)
@@ -615,7 +347,7 @@ class PlanTest(parameterized.TestCase):
     targets.is_available("h200"), "JAX's CUDA plugin is not installed"
   )
   def test_for_a_device_that_is_not_here(self):
-    plan = jaxmem.plan(_branches, *_arrays(), target="h200", memory_limit="1%")
+    plan = jaxmem.plan(branches, *arrays(), target="h200", memory_limit="1%")
     self.assertEqual(plan.target, "h200")
     self.assertEqual(plan.model_error, 0)
     self.assertLessEqual(plan.temp_bytes, plan.baseline_temp_bytes)
