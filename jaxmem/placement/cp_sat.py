@@ -8,18 +8,22 @@ from jaxmem.placement.orders import static_orders
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.search import Search
 
-# Placements this close to what could not be decided are close enough.
+# A bisection ends this close to what could not be decided.
 _CLOSE = 1000
-# A decision of a descent gets a third of the work left, but at least so much.
-_SHARE = 3
-_MIN_WORK = 0.05
+# Deterministic time by default, of a bisection's first decisions, its growth,
+# and what a decision counts at least.
+_WORK_TO_DECIDE = 2.0
+_WORK_TO_DESCEND = 0.5
+_FIRST_SLICE = 0.02
+_GROWTH = 4
+_LEAST_WORK = 0.001
 
 
 def cp_sat(
   problem: Problem,
   capacity: int | None = None,
   *,
-  max_deterministic_time: float = 2.0,
+  max_deterministic_time: float | None = None,
 ) -> Solution:
   """Minimises the height (equation 15), or reaches a capacity.
 
@@ -28,7 +32,7 @@ def cp_sat(
     capacity: The search stops at this height, in bytes; by default at the
       lower bound.
     max_deterministic_time: Work to spend, in CP-SAT's unit: ten seconds or
-      more.
+      more. By default 2 with a capacity, 0.5 without.
 
   Returns:
     The lowest placement; maybe above the capacity.
@@ -40,35 +44,38 @@ def cp_sat(
   return search.solution()
 
 
-def descend(search: Search, max_work: float) -> None:
+def descend(search: Search, max_work: float | None) -> None:
   """Lowers the best placement of a search, and raises its bound by proofs.
 
-  The goal is tried first. A height that is not decided within a share of the
-  work is given up, and the next one is halfway to the best placement.
+  A capacity is decided, and that is it. Otherwise heights are bisected: one
+  that is not decided soon is given up like one that is not feasible. Once
+  everything below the best placement is, it starts over with more time for
+  each.
 
   Args:
     search: Has a placement.
-    max_work: Deterministic time to spend, in CP-SAT's unit.
+    max_work: Deterministic time to spend, in CP-SAT's unit; None for a default.
   """
-  if search.is_done or not decision.is_tractable(search.table):
+  left = max_work
+  if left is None:
+    left = _WORK_TO_DECIDE if search.has_capacity else _WORK_TO_DESCEND
+  slice_work = left if search.has_capacity else _FIRST_SLICE
+  if search.is_done or left <= 0 or not decision.is_tractable(search.table):
     return
-  unit = search.table.unit
-  target = search.goal_bytes
-  given_up = search.goal_bytes
-  has_capacity = search.goal_bytes > search.bound_bytes
-  while not search.is_done and max_work > 0:
-    share = max_work if has_capacity else max(max_work / _SHARE, _MIN_WORK)
-    answer = decision.decide(search.table, target, share)
-    max_work -= answer.work
+  target = given_up = search.goal_bytes
+  while not search.is_done and left > 0:
+    answer = decision.decide(search.table, target, min(slice_work, left))
+    left -= max(answer.work, _LEAST_WORK)
     if answer.offsets is not None:
       search.offer(answer.offsets, "cp_sat")
     else:
       given_up = target
-      if answer.status == "infeasible":
-        search.raise_bound(target)
-      if has_capacity:
-        return
-    missing = search.height_bytes - given_up
-    if missing <= max(unit, search.height_bytes // _CLOSE):
+    if answer.status == "infeasible":
+      search.raise_bound(target)
+    if search.has_capacity:
       return
+    missing = search.height_bytes - given_up
     target = given_up + missing // 2
+    if missing <= max(search.table.unit, search.height_bytes // _CLOSE):
+      target = given_up = search.bound_bytes
+      slice_work *= _GROWTH

@@ -5,10 +5,10 @@ above the other. Here each section of the time line has one no-overlap
 constraint instead, over all pieces that are live in it, and sections whose
 pieces are all live in another one are left out.
 
-What makes it fast is the search: no presolve, and the next buffer to fix is
-always the one whose lowest possible offset is lowest, to that offset, with a
-static order to break ties. So the first dive is the lowest-floor decoder, and
-what goes wrong in it is learnt from.
+What makes it fast on hard instances is the search: no presolve, and the next
+buffer to fix is always the one whose lowest possible offset is lowest, to that
+offset, with a static order to break ties. So the first dive is the lowest-floor
+decoder, and what goes wrong in it is learnt from.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ MAX_ENTRIES = 1_000_000
 # CP-SAT wants room in 64 bits for the sums that it makes.
 _MAX_HEIGHT = 1 << 50
 # Of `decide`: deterministic time of the first turns, their growth and number.
+# Up to so many buffers CP-SAT's own search goes first.
 _FIRST_SLICE = 0.01
 _GROWTH = 3
 _TURNS_PER_ORDER = 4
 _FIRST_ORDERS = 3
+_SMALL = 64
 _SHAKES = (0.0, 0.05, 0.2)
 
 
@@ -85,27 +87,27 @@ class DecisionModel:
     self._add_alignments()
     self._add_no_overlaps()
 
-  def solve(self, order: np.ndarray, max_work: float) -> Answer:
+  def solve(self, order: np.ndarray | None, max_work: float) -> Answer:
     """Searches for a placement.
 
     Args:
-      order: The buffers that have pieces; decides between equal floors.
+      order: The buffers that have pieces; decides between equal floors. None
+        leaves the search to CP-SAT: better at small problems and at proofs.
       max_work: Deterministic time, in CP-SAT's unit.
     """
     model = self._model.clone()
-    model.add_decision_strategy(
-      [
-        model.get_int_var_from_proto_index(self._offsets[i].index)
-        for i in order.tolist()
-      ],
-      cp_model.CHOOSE_LOWEST_MIN,
-      cp_model.SELECT_MIN_VALUE,
-    )
     solver = cpsat.make_solver(max_work)
-    parameters = solver.parameters
-    parameters.search_branching = parameters.FIXED_SEARCH
-    parameters.cp_model_presolve = False
-    parameters.linearization_level = 0
+    if order is not None:
+      parameters = solver.parameters
+      parameters.search_branching = parameters.FIXED_SEARCH
+      parameters.cp_model_presolve = False
+      parameters.linearization_level = 0
+      indices = [self._offsets[i].index for i in order.tolist()]
+      model.add_decision_strategy(
+        [model.get_int_var_from_proto_index(i) for i in indices],
+        cp_model.CHOOSE_LOWEST_MIN,
+        cp_model.SELECT_MIN_VALUE,
+      )
     status = cpsat.solve(solver, model)
     response = solver.response_proto
     work, cost = response.deterministic_time, response.num_integer_propagations
@@ -186,10 +188,11 @@ def decide(table: Table, height_bytes: int, max_work: float) -> Answer:
   raise AssertionError("There is always another turn.")
 
 
-def _orders(table: Table) -> Iterator[np.ndarray]:
-  """Yields the static orders, then random mixtures of their keys."""
+def _orders(table: Table) -> Iterator[np.ndarray | None]:
+  """Yields the static orders, CP-SAT's own, and random mixtures."""
   orders = static_orders(table)
-  yield from orders.values()
+  is_small = table.num_buffers <= _SMALL
+  yield from [None, *orders.values()] if is_small else [*orders.values(), None]
   rank = np.argsort(np.stack(list(orders.values())), axis=1)
   generator = np.random.default_rng(0)
   buffers = np.sort(orders["size"])

@@ -13,14 +13,12 @@ from jaxmem.placement.pyramid import stack
 from jaxmem.placement.search import Search
 from jaxmem.placement.xla import pack
 
-_DEFAULT_WORK = 2.0
-
 
 def place(
   problem: Problem,
   capacity: int | None = None,
   *,
-  max_deterministic_time: float = _DEFAULT_WORK,
+  max_deterministic_time: float | None = None,
 ) -> Solution:
   """Places buffers as low as possible, or below a capacity.
 
@@ -31,7 +29,7 @@ def place(
     capacity: Bytes of the arena. The search stops as soon as they suffice; if
       None, at the bytes live at once.
     max_deterministic_time: Work for CP-SAT, in its unit, ten seconds or more
-      each; 0 leaves it out.
+      each; by default 2 with a capacity, 0.5 without; 0 leaves it out.
 
   Returns:
     The lowest placement found. With a capacity, look at `solution.fits`: it may
@@ -49,8 +47,7 @@ def place(
   for placer in (_try_floors, _try_heaps, iterate):
     if not search.is_done:
       placer(search)
-  if max_deterministic_time > 0:
-    descend(search, max_deterministic_time)
+  descend(search, max_deterministic_time)
   if capacity is not None and search.bound_bytes > capacity:
     raise infeasible.explain(search.table, capacity)
   return search.solution()

@@ -16,6 +16,7 @@ class Search:
 
   Attributes:
     table: The problem.
+    has_capacity: Whether the goal was given.
     goal_bytes: The search is over at this height.
     bound_bytes: No placement is lower; may be raised by a proof.
     height_bytes: Height of the lowest placement; 0 before the first one.
@@ -29,6 +30,7 @@ class Search:
     self._start = time.perf_counter()
     self.table = Table(problem) if isinstance(problem, Problem) else problem
     self.bound_bytes = self.table.max_live_bytes
+    self.has_capacity = capacity is not None
     self.goal_bytes = max(capacity or 0, self.bound_bytes)
     self.height_bytes = 0
     self._offsets_bytes: tuple[int, ...] = ()

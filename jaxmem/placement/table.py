@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -160,17 +159,12 @@ def _rounded(
 
 
 def _unit(lengths: np.ndarray, alignments: np.ndarray) -> int:
-  unit = int(np.gcd.reduce(lengths)) if len(lengths) else 1
-  changed = True
-  while changed:
-    # What divides the unit is kept by itself.
-    changed = False
-    for alignment in _distinct(alignments):
+  unit = int(np.gcd.reduce(lengths)) if len(lengths) else 0
+  before = -1
+  while unit != before:
+    before = unit
+    # An alignment that divides the unit is kept by itself.
+    for alignment in np.unique(alignments).tolist():
       if unit % alignment:
         unit = math.gcd(unit, alignment)
-        changed = True
   return max(unit, 1)
-
-
-def _distinct(values: np.ndarray) -> Sequence[int]:
-  return np.unique(values).tolist()
