@@ -1,0 +1,188 @@
+import dataclasses
+
+import random_graphs
+from absl.testing import absltest, parameterized
+
+from jaxmem import liveness, validate
+from jaxmem.graph import Buffer
+from jaxmem.olla import Options, anchor_updates, solve_order, without_shares
+
+# Small programs with the optima of those that OLLA's authors test with. Their
+# convention: a node's value is added, the bytes are recorded, then the values
+# without a later use are freed. Ours is the same: a live range includes the
+# steps of its first and of its last toucher.
+_SIMPLE = (
+  ("a", 30, ()),
+  ("b", 30, ("a",)),
+  ("c", 10, ("a",)),
+  ("d", 30, ("b",)),
+  ("e", 10, ("c", "d")),
+)
+_DIAMOND = (
+  ("top", 10, ()),
+  ("left", 10, ("top",)),
+  ("right", 80, ("top",)),
+  ("left_end", 30, ("left",)),
+  ("right_end", 40, ("right",)),
+  ("bottom", 10, ("left_end", "right_end")),
+)
+_FAN_IN = (
+  ("a", 50, ()),
+  ("b", 20, ()),
+  ("c", 10, ("a",)),
+  ("d", 40, ("b",)),
+  ("out", 10, ("a", "c", "d")),
+)
+_MIB = 1 << 20
+_FIGURE_3 = (
+  ("v1", 5 * _MIB, ()),
+  ("v2", 25 * _MIB, ("v1",)),
+  ("v3", 20 * _MIB, ("v1",)),
+  ("v4", 15 * _MIB, ("v2",)),
+  ("v5", 5 * _MIB, ("v3", "v4")),
+)
+
+# Every technique that must not change the optimum, turned around.
+_EXACT = (
+  {},
+  {"bound_lifetimes": False},
+  {"one_node_per_step": False},
+  {"warm_start": False},
+  {"cut_bound": False},
+  {"bound_lifetimes": False, "one_node_per_step": False, "cut_bound": False},
+)
+_VARIANTS = tuple(
+  {"formulation": formulation, **toggles}
+  for formulation in ("boolean", "interval")
+  for toggles in _EXACT
+)
+
+
+class SolveOrderTest(parameterized.TestCase):
+  @parameterized.parameters(*_VARIANTS)
+  def test_equals_brute_force(self, **toggles):
+    options = Options(**toggles)
+    for seed in range(50):
+      graph = without_shares(random_graphs.random_graph(seed, 1 + seed % 6))
+      peaks = {
+        order: liveness.peak_bytes(graph, order)
+        for order in random_graphs.all_orders(graph)
+      }
+      worst = max(peaks, key=lambda order: peaks[order])
+      result = solve_order(graph, worst, options)
+      validate.check_peak(graph, result.order, result.value_bytes)
+      self.assertEqual(result.value_bytes, min(peaks.values()), msg=str(seed))
+      self.assertEqual(result.status, "optimal", msg=str(seed))
+
+  @parameterized.named_parameters(
+    # a b c d e: a+b+c and b+c+d are 70. With d before c: a+b+d is 90.
+    ("simple", _SIMPLE, (), 70, 90),
+    # right is freed before left_end is made: left+right+right_end is 130.
+    # left_end first: left_end+right+right_end is 150.
+    ("diamond", _DIAMOND, (), 130, 150),
+    # The control edge forbids the better order.
+    ("control", _DIAMOND, (("left_end", "right_end"),), 150, 150),
+    # b and d before c: a+b+d is 110 and so is a+c+d+out. Else a+b+c+d is 120.
+    ("fan_in", _FAN_IN, (), 110, 120),
+    # v4 before v3: v1+v2+v4 is 45. v3 before v4: v2+v3+v4 is 60.
+    ("figure_3", _FIGURE_3, (), 45 * _MIB, 60 * _MIB),
+  )
+  def test_programs_of_the_authors(self, rows, controls, least, most):
+    graph = random_graphs.dataflow(rows, controls)
+    peaks = {
+      order: liveness.peak_bytes(graph, order)
+      for order in random_graphs.all_orders(graph)
+    }
+    self.assertEqual((min(peaks.values()), max(peaks.values())), (least, most))
+    worst = max(peaks, key=lambda order: peaks[order])
+    for toggles in _VARIANTS:
+      result = solve_order(graph, worst, Options(**toggles))
+      self.assertEqual(result.value_bytes, least)
+      self.assertEqual(result.lower_bound_bytes, least)
+
+  @parameterized.parameters("boolean", "interval")
+  def test_anchors_are_never_worse_and_never_claim_too_much(self, formulation):
+    options = Options(formulation=formulation, anchor_updates=True)
+    exact = dataclasses.replace(options, anchor_updates=False)
+    for num_layers in (1, 2, 3):
+      graph = random_graphs.train_step(num_layers)
+      found = solve_order(graph, None, options)
+      best = solve_order(graph, None, exact)
+      validate.check_peak(graph, found.order, found.value_bytes)
+      self.assertEqual(best.status, "optimal")
+      self.assertGreaterEqual(found.value_bytes, best.value_bytes)
+      self.assertLessEqual(found.lower_bound_bytes, best.value_bytes)
+
+  def test_anchors_can_miss_the_optimum(self):
+    graph = _with_a_late_update()
+    peaks = [
+      liveness.peak_bytes(graph, o) for o in random_graphs.all_orders(graph)
+    ]
+    anchored = [
+      liveness.peak_bytes(graph, o)
+      for o in random_graphs.all_orders(anchor_updates(graph))
+    ]
+    self.assertLess(min(peaks), min(anchored))
+    # The graph's own order runs the update last, and is not given up.
+    options = Options(anchor_updates=True, cut_bound=False)
+    result = solve_order(graph, None, options)
+    self.assertEqual(result.value_bytes, min(peaks))
+    self.assertEqual(result.status, "feasible")
+
+  @parameterized.parameters("boolean", "interval")
+  def test_a_limit_is_a_status(self, formulation):
+    graph = random_graphs.train_step(6, num_branches=2)
+    options = Options(formulation=formulation, max_deterministic_time=1e-6)
+    result = solve_order(graph, None, options)
+    validate.check_peak(graph, result.order, result.value_bytes)
+    self.assertEqual(result.status, "feasible")
+    self.assertGreater(result.lower_bound_bytes, 0)
+
+  @parameterized.parameters("boolean", "interval")
+  def test_is_deterministic(self, formulation):
+    graph = random_graphs.train_step(2, num_branches=2)
+    options = Options(formulation=formulation, max_deterministic_time=0.05)
+    results = [solve_order(graph, None, options) for _ in range(2)]
+    self.assertEqual(*results)
+
+  def test_windows_make_the_model_smaller(self):
+    graph = random_graphs.train_step(2)
+    full = Options(formulation="boolean", bound_lifetimes=False)
+    bounded = Options(formulation="boolean")
+    sizes = [solve_order(graph, None, o).size for o in (bounded, full)]
+    self.assertLess(2 * sizes[0].num_variables, sizes[1].num_variables)
+    self.assertLess(2 * sizes[0].num_constraints, sizes[1].num_constraints)
+
+  def test_refuses_what_it_cannot_solve(self):
+    graph = random_graphs.build([(), (0,)], [])
+    with self.assertRaisesRegex(validate.ValidationError, "before its"):
+      solve_order(graph, (1, 0))
+    with self.assertRaisesRegex(ValueError, "formulation must be one of"):
+      Options(formulation="ilp")  # pyright: ignore[reportArgumentType]
+    with self.assertRaisesRegex(ValueError, "must be positive"):
+      Options(max_deterministic_time=0)
+
+  def test_no_nodes_need_no_bytes(self):
+    result = solve_order(random_graphs.build([], []))
+    self.assertEqual((result.order, result.value_bytes), ((), 0))
+    self.assertEqual(result.status, "optimal")
+
+
+def _with_a_late_update():
+  """The update writes a large new weight: better when all else is gone.
+
+  x (10) feeds the update (writes 5, live at the end) and a chain of which the
+  second node reads x again and needs 20 extra bytes.
+  """
+  buffers = [
+    Buffer(name="x", size_bytes=10, touchers=(0, 1, 2, 3), definer=0),
+    Buffer(name="y", size_bytes=1, touchers=(1, 2), definer=1),
+    Buffer(name="w", size_bytes=5, touchers=(3,), definer=3, live_at_end=True),
+  ]
+  return random_graphs.build(
+    [(), (0,), (0, 1), (0,)], buffers, extra_bytes=[0, 0, 20, 0]
+  )
+
+
+if __name__ == "__main__":
+  absltest.main()
