@@ -240,13 +240,15 @@ class _ModulePlanner:
 
     Args:
       enough_bytes: Temporaries that a plan must not exceed to be worth it.
-        Where the bound already does, nothing is searched.
+        Where the bound already does, nothing is searched, unless a proof is
+        asked for.
     """
     graph = self.entry.graph
     effort = self._options.effort
     initial = tuple(range(graph.num_nodes))
     low = bounds.lower_bound(graph, initial, max_flows=_QUICK_FLOWS).num_bytes
-    if self._bound(graph, low) - graph.base_bytes > enough_bytes:
+    hopeless = self._bound(graph, low) - graph.base_bytes > enough_bytes
+    if hopeless and effort != "prove":
       free = order.unchanged(graph, initial, low)
       candidates = [initial]
     else:
