@@ -1,0 +1,132 @@
+"""All that is read of jaxprs beyond jax's documented interface.
+
+Written for jax 0.11.2 to 0.12, in which:
+- `Jaxpr` and `ClosedJaxpr` are one class, whose constants are attached to it;
+- `scan` says what its operands are by `ft_in`, a tree of constants, carry and
+  scanned operands (before: `num_consts` and `num_carry`);
+- an effect on an operand names the operand's variable (before: its position);
+- a name stack is a tuple of scopes and transforms.
+
+No private module is imported: what follows reads attributes of objects that
+`jax.make_jaxpr` returns. A later jax that changes them fails in this file.
+"""
+
+import functools
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core, source_info_util
+
+_INSTALLED = tuple(
+  sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")
+)
+# The scopes that flax and jax's own wrappers run in, and generated code.
+_NOT_FILES = "<"
+
+
+@functools.cache
+def barrier_primitive() -> core.Primitive:
+  """Returns the primitive of `jax.lax.optimization_barrier`."""
+  jaxpr = jax.make_jaxpr(jax.lax.optimization_barrier)(0.0)
+  return jaxpr.eqns[0].primitive
+
+
+def scan_counts(eqn: core.JaxprEqn) -> tuple[int, int]:
+  """Returns how many constants and how many carries a scan has."""
+  consts, carry, _ = eqn.params["ft_in"].unpack()
+  return len(consts), len(carry)
+
+
+def name_stack(eqn: core.JaxprEqn) -> Any:
+  """Returns the equation's scopes within its own jaxpr; they add up."""
+  return eqn.source_info.name_stack
+
+
+def with_name_stack(eqn: core.JaxprEqn, stack: Any) -> core.JaxprEqn:
+  """Returns the equation in other scopes."""
+  return eqn.replace(source_info=eqn.source_info.replace(name_stack=stack))
+
+
+def empty_name_stack() -> Any:
+  """Returns the scopes of a whole program: none."""
+  return source_info_util.new_name_stack()
+
+
+def is_transposed(eqn: core.JaxprEqn) -> bool:
+  """Whether the equation is part of a backward pass."""
+  # A scope that the user calls "transpose" is not a transform.
+  return any(
+    element.name == "transpose" and type(element).__name__ == "Transform"
+    for element in name_stack(eqn).stack
+  )
+
+
+def source(eqn: core.JaxprEqn) -> str:
+  """Returns "file:line" of the user's code, or the name scope.
+
+  The innermost frame outside of installed packages counts.
+  """
+  traceback = eqn.source_info.traceback
+  for frame in traceback.frames if traceback else ():
+    if _is_users(frame.file_name):
+      return f"{frame.file_name}:{frame.line_num}"
+  return str(name_stack(eqn))
+
+
+@functools.cache
+def _is_users(file_name: str) -> bool:
+  return not file_name.startswith((*_INSTALLED, _NOT_FILES))
+
+
+def argument_names(jaxpr: core.Jaxpr) -> list[str]:
+  """Returns a name for each input of a jaxpr."""
+  names = jaxpr.debug_info.arg_names or ()
+  if len(names) != len(jaxpr.invars):
+    names = [None] * len(jaxpr.invars)
+  return [name or f"arg{index}" for index, name in enumerate(names)]
+
+
+def rename_effects(
+  effects: Iterable[Any], atoms: Mapping[core.Var, core.Var | core.Literal]
+) -> set[Any]:
+  """Returns the effects with the variables that they name replaced."""
+  return {
+    effect.replace(input=atoms[effect.input])
+    if getattr(effect, "input", None) in atoms
+    else effect
+    for effect in effects
+  }
+
+
+def joint_effects(
+  eqns: Iterable[core.JaxprEqn], invars: Sequence[core.Var]
+) -> set[Any]:
+  """Returns the effects that the caller of these equations can see."""
+  found = {effect for eqn in eqns for effect in eqn.effects}
+  return {e for e in found if getattr(e, "input", None) in (None, *invars)}
+
+
+def has_placement(eqn: core.JaxprEqn) -> bool:
+  """Whether an inner jit says more than which equations to run."""
+  params = eqn.params
+  shardings = (*params["in_shardings"], *params["out_shardings"])
+  layouts = (*params["in_layouts"], *params["out_layouts"])
+  return (
+    any(type(each).__name__ != "UnspecifiedValue" for each in shardings)
+    or any(each is not None for each in layouts)
+    or bool(params["compiler_options_kvs"])
+  )
+
+
+def bind(eqn: core.JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+  """Runs one equation on arrays, or traces it on tracers."""
+  stack = source_info_util.current_name_stack() + name_stack(eqn)
+  params = eqn.primitive.get_bind_params(eqn.params)
+  with (
+    source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
+    eqn.ctx.manager,
+  ):
+    results = eqn.primitive.bind(*operands, **params)
+  return [*results] if eqn.primitive.multiple_results else [results]
