@@ -10,13 +10,20 @@ from jaxmem.olla.windows import Windows, pairs
 from jaxmem.order import reachability
 
 
-def _buffer(name, touchers, definer=0, size_bytes=1, **flags):
+def _buffer(
+  name: str,
+  touchers: tuple[int, ...],
+  *,
+  definer: int | None = 0,
+  size_bytes: int = 1,
+  live_at_start: bool = False,
+):
   return Buffer(
     name=name,
     size_bytes=size_bytes,
     touchers=touchers,
     definer=definer,
-    **flags,
+    live_at_start=live_at_start,
   )
 
 
@@ -26,7 +33,7 @@ class ProblemTest(absltest.TestCase):
     graph = random_graphs.build(
       [(), (0,), (0,)],
       [_buffer("x", (0, 1), size_bytes=6)],
-      extra_bytes=[0, 4] + [0],
+      extra_bytes=[0, 4, 0],
     )
     problem = Problem(graph=graph)
     self.assertEqual(

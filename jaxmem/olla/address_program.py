@@ -76,6 +76,7 @@ def solve_addresses(
   """
   start_time = time.perf_counter()
   options = options or Options()
+  _check_no_gaps(problem)
   first = lowest_floor(problem)
   best, height = first.offsets, first.height_bytes
   bound = first.lower_bound_bytes
@@ -124,7 +125,6 @@ class AddressModel:
   def __init__(
     self, problem: PlacementProblem, options: Options, min_height_bytes: int
   ):
-    _check_no_gaps(problem)
     self._problem = problem
     self._options = options
     self._unit = _unit_bytes(problem)
