@@ -13,7 +13,7 @@ _CLOSE = 1000
 # Deterministic time by default, of a bisection's first decisions, its growth,
 # and what a decision counts at least.
 _WORK_TO_DECIDE = 2.0
-_WORK_TO_DESCEND = 0.5
+_WORK_TO_DESCEND = 0.2
 _FIRST_SLICE = 0.02
 _GROWTH = 4
 _LEAST_WORK = 0.001
@@ -32,7 +32,7 @@ def cp_sat(
     capacity: The search stops at this height, in bytes; by default at the
       lower bound.
     max_deterministic_time: Work to spend, in CP-SAT's unit: ten seconds or
-      more. By default 2 with a capacity, 0.5 without.
+      more. By default 2 with a capacity, 0.2 without.
 
   Returns:
     The lowest placement; maybe above the capacity.
@@ -76,6 +76,6 @@ def descend(search: Search, max_work: float | None) -> None:
       return
     missing = search.height_bytes - given_up
     target = given_up + missing // 2
-    if missing <= max(search.table.unit, search.height_bytes // _CLOSE):
+    if missing <= max(search.tolerance_bytes, search.height_bytes // _CLOSE, 1):
       target = given_up = search.bound_bytes
       slice_work *= _GROWTH

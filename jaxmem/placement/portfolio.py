@@ -11,6 +11,7 @@ from jaxmem.placement.orders import static_orders
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.pyramid import stack
 from jaxmem.placement.search import Search
+from jaxmem.placement.validate import validate
 from jaxmem.placement.xla import pack
 
 
@@ -29,7 +30,7 @@ def place(
     capacity: Bytes of the arena. The search stops as soon as they suffice; if
       None, at the bytes live at once.
     max_deterministic_time: Work for CP-SAT, in its unit, ten seconds or more
-      each; by default 2 with a capacity, 0.5 without; 0 leaves it out.
+      each; by default 2 with a capacity, 0.2 without; 0 leaves it out.
 
   Returns:
     The lowest placement found. With a capacity, look at `solution.fits`: it may
@@ -55,10 +56,17 @@ def place(
 
 def _offer_hints(search: Search) -> None:
   """Offers the hints, if they are a placement."""
-  buffers = search.table.problem.buffers
-  hints = [b.hint_bytes for b in buffers if b.hint_bytes is not None]
-  if len(hints) == len(buffers):
-    search.offer_bytes(hints, "hints")
+  problem = search.table.problem
+  hints = [b.hint_bytes for b in problem.buffers if b.hint_bytes is not None]
+  if len(hints) < len(problem.buffers):
+    return
+  hinted = Search(search.table)
+  hinted.offer_bytes(hints, "hints")
+  try:
+    validate(problem, hinted.solution())
+  except ValueError:
+    return
+  search.offer_bytes(hints, "hints")
 
 
 def _try_floors(search: Search) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.table import Table
 
+_SMALL = 64
+
 
 class Search:
   """Collects placements of one problem.
@@ -38,12 +40,21 @@ class Search:
 
   @property
   def is_done(self) -> bool:
-    """Whether the goal is reached, up to less than a unit above a bound."""
+    """Whether the goal is reached."""
     if not self._offsets_bytes:
       return False
-    unit = self.table.unit
-    at_bound = -(-self.height_bytes // unit) <= -(-self.bound_bytes // unit)
-    return at_bound or self.height_bytes <= self.goal_bytes
+    close = self.height_bytes <= self.bound_bytes + self.tolerance_bytes
+    return close or self.height_bytes <= self.goal_bytes
+
+  @property
+  def tolerance_bytes(self) -> int:
+    """How far above the bound is good enough.
+
+    In large problems less than a unit: the search below it is for the padding
+    of the topmost buffer.
+    """
+    is_small = self.table.num_buffers <= _SMALL
+    return 0 if is_small else self.table.unit - 1
 
   def offer(self, offsets: np.ndarray, method: str) -> None:
     """Keeps a valid placement, in units, if it is lower than the best."""

@@ -60,7 +60,8 @@ def _taken(buffer: Buffer) -> Iterator[tuple[int, int, int, int]]:
   time = buffer.lower
   for gap in buffer.gaps:
     yield time, gap.lower, 0, buffer.size_bytes
-    yield gap.lower, gap.upper, *(gap.window or (0, 0))
+    low, high = gap.window or (0, 0)
+    yield gap.lower, gap.upper, low, high
     time = gap.upper
   yield time, buffer.upper, 0, buffer.size_bytes
 
