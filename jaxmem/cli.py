@@ -1,4 +1,4 @@
-"""`python -m jaxmem`: plan a step, or see a demo.
+"""`python -m jaxmem`: plan a step, place buffers, or see a demo.
 
 Nothing here touches jax's backends before a command asks for them, so that
 planning for a device that is not here can keep jax on the CPU.
@@ -40,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: Arguments without the program's name; those of the process if None.
 
   Returns:
-    The exit code: 0 on success; 1 if no plan fits the memory limit or the
-    demo's outputs differ; 2 if the command could not be understood.
+    The exit code: 0 on success; 1 if no plan fits the memory limit, no
+    placement the capacity, or the demo's outputs differ; 2 if the command could
+    not be understood.
   """
   parser = _parser()
   try:
@@ -68,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
   )
   commands = parser.add_subparsers(required=True, metavar="COMMAND")
   _add_plan(commands.add_parser("plan", help="plan a step and print the plan"))
+  _add_place(
+    commands.add_parser("place", help="place buffers of a CSV file in an arena")
+  )
   demo = commands.add_parser(
     "demo",
     help="plan GPT-2 and ResNet-50, run smaller ones",
@@ -111,6 +115,49 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     "--html", metavar="PATH", help="write a page that draws every buffer"
   )
   parser.set_defaults(run=_run_plan)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+  parser.description = (
+    "Finds offsets for buffers of known live ranges, as low as possible or"
+    " within a capacity. Reads and writes MiniMalloc's CSV."
+  )
+  parser.add_argument("problem", metavar="problem.csv")
+  parser.add_argument(
+    "--capacity", type=int, help="bytes of the arena; stop once they suffice"
+  )
+  parser.add_argument("--output", metavar="PATH", help="write the offsets here")
+  parser.set_defaults(run=_run_place)
+
+
+def _run_place(options: argparse.Namespace) -> int:
+  from jaxmem import placement
+
+  try:
+    problem = placement.from_csv(_read(options.problem))
+    solution = placement.place(problem, options.capacity)
+  except placement.InfeasiblePlacementError as error:
+    print(error, file=sys.stderr)
+    return _EXIT_FAILURE
+  except ValueError as error:
+    raise _UsageError(f"{options.problem}: {error}") from error
+  print(
+    f"{len(problem.buffers)} buffers in {solution.height_bytes} bytes,"
+    f" {solution.status}: no placement needs less than"
+    f" {solution.lower_bound_bytes} ({solution.method},"
+    f" {solution.seconds:.2f} s)"
+  )
+  if options.output is not None:
+    text = placement.to_csv(problem, solution)
+    _write(options.output, lambda path: _save(path, text))
+  fits = options.capacity is None or solution.fits(options.capacity)
+  if not fits:
+    print(
+      f"no placement within {options.capacity} bytes was found, nor shown to be"
+      " impossible",
+      file=sys.stderr,
+    )
+  return 0 if fits else _EXIT_FAILURE
 
 
 def _run_demo(options: argparse.Namespace) -> int:
@@ -254,3 +301,16 @@ def _write(path: str, save: Callable[[str], None]) -> None:
     save(path)
   except OSError as error:
     raise _UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _read(path: str) -> str:
+  try:
+    with open(path, encoding="utf-8") as file:
+      return file.read()
+  except OSError as error:
+    raise _UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _save(path: str, text: str) -> None:
+  with open(path, "w", encoding="utf-8") as file:
+    file.write(text)
