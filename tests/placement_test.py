@@ -148,6 +148,28 @@ class GapTest(absltest.TestCase):
     self.assertEqual(solution.offsets, (0, 3))
 
 
+class EdgeTest(parameterized.TestCase):
+  @parameterized.product(
+    placer=_PLACERS,
+    rows=(
+      # (problem, height): no bytes, all of the time a gap, huge numbers.
+      (problem((0, 0, 1), (0, 0, 2)), 0),
+      (
+        Problem(
+          (Buffer(name="a", size_bytes=5, lower=0, upper=4, gaps=(Gap(0, 4),)),)
+        ),
+        5,
+      ),
+      (problem((1 << 61, 0, 2), ((1 << 61) + 1, 1, 3)), (1 << 62) + 1),
+      (problem((3, -(1 << 62), 1 << 62), (4, 0, 1)), 7),
+    ),
+  )
+  def test_every_placer(self, placer, rows):
+    solution = placer(rows[0])
+    validate(rows[0], solution)
+    self.assertEqual(solution.height_bytes, rows[1])
+
+
 class AlignmentTest(absltest.TestCase):
   def test_the_bound_counts_what_alignment_wastes(self):
     # 70 and 10 at multiples of 64: 70 on top of 10 ends at 134, which is best.

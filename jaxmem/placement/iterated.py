@@ -65,7 +65,9 @@ def _cost(search: Search, offsets: np.ndarray) -> float:
   goal = search.goal_bytes // table.unit
   tops = offsets[table.owners] + table.highs
   excess = np.maximum(tops - goal, 0).astype(float)
-  return float(excess @ (table.ends - table.starts) + 10 * excess.max())
+  return float(
+    excess @ (table.ends - table.starts) + 10 * excess.max(initial=0)
+  )
 
 
 def _perturbed(
