@@ -206,8 +206,6 @@ class XlaTest(parameterized.TestCase):
   @parameterized.parameters("mlp", "scan", "swap", "cond", "scatter", "sort")
   @_needs_h200
   def test_h200(self, name):
-    if name == "sort" and jax.__version_info__ < (0, 12):
-      self.skipTest("XLA of jax 0.11 lets more fusions share; see docs")
     report = replay.check_assignment(*_compiled(name, "h200"), "cuda")
     self.assertEqual(report.faults, ())
     self.assertGreater(report.num_reads, 3)

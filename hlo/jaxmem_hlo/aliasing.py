@@ -298,7 +298,8 @@ def _gpu_fusion_rule(
   The operand's elements must be read in the order in which the output is
   written, so only elementwise operations and bitcasts may lie between them.
   The first reduction among the outputs may read the operand besides, and the
-  output: its kernel reduces before it writes the other outputs.
+  output: its kernel reduces before it writes the other outputs. A sort works
+  in place.
   """
   output_shape = shapes.subshape(user.shape, user_index)
   if operand_shape.tuple_shapes or output_shape.tuple_shapes:
@@ -306,10 +307,12 @@ def _gpu_fusion_rule(
   if not _same_extent(operand_shape, output_shape):
     return False
   body = module.by_id[user.callees[0]]
+  parameter = body.parameters[user.operands.index(operand.id)]
   output = body.root
   for i in user_index:
     output = body.by_id[output.operands[i]]
-  parameter = body.parameters[user.operands.index(operand.id)]
+  if body.root.opcode == "sort":
+    return output is parameter and body.users[parameter.id] == [body.root]
   reductions = (o for o in _outputs(body) if o.opcode == "reduce")
   return _gpu_path(body, parameter, output, next(reductions, None))
 
