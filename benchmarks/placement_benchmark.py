@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import platform
-import random
 import subprocess
 import tempfile
 import time
@@ -18,8 +17,8 @@ from typing import Any
 
 from absl import app, flags
 
+from benchmarks.synthetic import train_step
 from jaxmem.placement import (
-  Buffer,
   InfeasiblePlacementError,
   Problem,
   from_csv,
@@ -42,28 +41,6 @@ _TRAIN_STEPS = flags.DEFINE_list(
 _MINIMALLOC = flags.DEFINE_string("minimalloc", None, "MiniMalloc's binary.")
 _TIMEOUT_S = flags.DEFINE_integer("timeout_s", 60, "For MiniMalloc.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the synthetic steps.")
-
-
-def train_step(num_buffers: int, seed: int) -> Problem:
-  """Draws forward and backward: activations, scratch, gradients, updates."""
-  generator = random.Random(seed)
-  num_layers = num_buffers // 4
-  last = 6 * num_layers + 3
-  buffers = []
-  for layer in range(num_layers):
-    forward, backward = 3 * layer, 3 * (2 * num_layers - layer)
-    activation = 4096 * generator.randint(1, 16)
-    rows = {
-      "activation": (activation, forward, backward + 2),
-      "scratch": (512 * generator.randint(1, 64), forward, forward + 2),
-      "gradient": (activation, backward - 2, backward + 2),
-      "update": (1024 * generator.randint(1, 16), backward, last),
-    }
-    buffers += [
-      Buffer(name=f"{kind} {layer}", size_bytes=size, lower=start, upper=end)
-      for kind, (size, start, end) in rows.items()
-    ]
-  return Problem(tuple(buffers))
 
 
 def measure(problem: Problem, capacity: int | None) -> dict[str, Any]:

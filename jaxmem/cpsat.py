@@ -1,5 +1,6 @@
 """How this project runs CP-SAT: reproducibly, and with plain status words."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from ortools.sat.python import cp_model
@@ -12,6 +13,35 @@ _STATUS: dict[int, CpStatus] = {
   int(cp_model.INFEASIBLE): "infeasible",
   int(cp_model.UNKNOWN): "unknown",
 }
+
+
+class Clauses:
+  """Adds clauses to a model, without the literals that are known.
+
+  Attributes:
+    true: A literal that holds.
+    false: A literal that does not.
+  """
+
+  def __init__(self, model: cp_model.CpModel):
+    self.true = model.new_constant(1)
+    self.false = model.new_constant(0)
+    self._model = model
+
+  def add(
+    self,
+    positive: Iterable[cp_model.IntVar],
+    negative: Iterable[cp_model.IntVar],
+  ) -> None:
+    """Adds: one of `positive` is true or one of `negative` is false."""
+    positive = [x for x in positive if x is not self.false]
+    negative = [x for x in negative if x is not self.true]
+    if any(x is self.true for x in positive):
+      return
+    if any(x is self.false for x in negative):
+      return
+    literals = [*positive, *(x.negated() for x in negative)]
+    self._model.add_bool_or(literals)
 
 
 def make_solver(max_deterministic_time: float) -> cp_model.CpSolver:

@@ -75,29 +75,3 @@ def least_height(given: Problem) -> int:
       placed.append((buffer, -(-max(meets, default=0) // step) * step))
     heights.append(max(o + b.size_bytes for b, o in placed))
   return min(heights)
-
-
-def train_step(num_buffers: int, seed: int) -> Problem:
-  """Draws a forward and a backward pass of about so many buffers.
-
-  Per layer: an activation that is kept, scratch, a gradient that the layer
-  before takes over, and an update that lives on.
-  """
-  generator = random.Random(seed)
-  num_layers = num_buffers // 4
-  last = 6 * num_layers + 3
-  buffers = []
-  for layer in range(num_layers):
-    forward, backward = 3 * layer, 3 * (2 * num_layers - layer)
-    activation = 4096 * generator.randint(1, 16)
-    rows = {
-      "activation": (activation, forward, backward + 2),
-      "scratch": (512 * generator.randint(1, 64), forward, forward + 2),
-      "gradient": (activation, backward - 2, backward + 2),
-      "update": (1024 * generator.randint(1, 16), backward, last),
-    }
-    buffers += [
-      Buffer(name=f"{k} {layer}", size_bytes=s, lower=lower, upper=upper)
-      for k, (s, lower, upper) in rows.items()
-    ]
-  return Problem(tuple(buffers))

@@ -7,6 +7,7 @@ import placement_problems
 from absl.testing import absltest, parameterized
 from placement_problems import CAPACITY, instance, problem, random_problem
 
+from benchmarks.synthetic import train_step
 from jaxmem import placement
 from jaxmem.placement import (
   Buffer,
@@ -200,7 +201,7 @@ class PlaceTest(parameterized.TestCase):
     validate(given, solution, CAPACITY)
 
   def test_train_step_of_ten_thousand_buffers(self):
-    given = placement_problems.train_step(10_000, seed=0)
+    given = train_step(10_000, seed=0)
     solution = place(given)
     validate(given, solution)
     self.assertEqual(solution.status, "optimal")

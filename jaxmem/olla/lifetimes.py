@@ -1,10 +1,11 @@
 """When tensors are created and preserved, as booleans: equations 1 to 5."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from ortools.sat.python import cp_model
 
+from jaxmem import cpsat
 from jaxmem.olla.problem import Problem
 from jaxmem.olla.windows import Windows
 
@@ -46,8 +47,9 @@ class BooleanLifetimes:
     self._model = model
     self._problem = problem
     self._windows = windows
-    self._true = model.new_constant(1)
-    self._false = model.new_constant(0)
+    self._clauses = cpsat.Clauses(model)
+    self._true = self._clauses.true
+    self._false = self._clauses.false
     self._created: list[dict[int, cp_model.IntVar]] = []
     self._preserved: list[dict[int, cp_model.IntVar]] = []
     self._add_created()
@@ -139,7 +141,7 @@ class BooleanLifetimes:
     """Equation 1: not both at once."""
     for e, created in enumerate(self._created):
       for t in created:
-        self._add_clause([], [self.created(e, t), self.preserved(e, t)])
+        self._clauses.add([], [self.created(e, t), self.preserved(e, t)])
 
   def _add_continuity(self) -> None:
     """Equation 2: what is preserved was there in the step before."""
@@ -147,7 +149,7 @@ class BooleanLifetimes:
       for t in self._preserved[e]:
         if t or edge.source is not None:
           before = [self.created(e, t - 1), self.preserved(e, t - 1)]
-          self._add_clause(before, [self.preserved(e, t)])
+          self._clauses.add(before, [self.preserved(e, t)])
 
   def _add_creation(self) -> None:
     """Equation 3: every tensor is created once."""
@@ -161,7 +163,7 @@ class BooleanLifetimes:
       for f in self._problem.fan_in[v]:
         for e in fan_out:
           for t, created in self._created[e].items():
-            self._add_clause([self.preserved(f, t)], [created])
+            self._clauses.add([self.preserved(f, t)], [created])
 
   def _add_siblings(self) -> None:
     """Equation 5: what a node creates, it creates at once."""
@@ -175,25 +177,10 @@ class BooleanLifetimes:
     last = self._windows.num_steps - 1
     for e, edge in enumerate(self._problem.edges):
       if edge.live_at_end and last >= 0:
-        self._add_clause([self.created(e, last), self.preserved(e, last)], [])
+        self._clauses.add([self.created(e, last), self.preserved(e, last)], [])
 
   def _add_one_node_per_step(self) -> None:
     """Exactly one node runs in each step; not in the paper."""
     for t in range(self._windows.num_steps):
       running = [self.created(e, t) for e, *_ in self._problem.fan_out]
       self._model.add_exactly_one(x for x in running if x is not self._false)
-
-  def _add_clause(
-    self,
-    positive: Iterable[cp_model.IntVar],
-    negative: Iterable[cp_model.IntVar],
-  ) -> None:
-    """Adds: one of `positive` is true or one of `negative` is false."""
-    positive = [x for x in positive if x is not self._false]
-    negative = [x for x in negative if x is not self._true]
-    if any(x is self._true for x in positive):
-      return
-    if any(x is self._false for x in negative):
-      return
-    literals = [*positive, *(x.negated() for x in negative)]
-    self._model.add_bool_or(literals)

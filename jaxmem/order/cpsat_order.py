@@ -7,7 +7,7 @@ touchers had not run by t - 1.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
@@ -69,8 +69,9 @@ class OrderModel:
     self._graph = graph
     self._ancestors, self._descendants = reachability.closure(graph)
     self._model = cp_model.CpModel()
-    self._true = self._model.new_constant(1)
-    self._false = self._model.new_constant(0)
+    self._clauses = cpsat.Clauses(self._model)
+    self._true = self._clauses.true
+    self._false = self._clauses.false
     self._peak = self._model.new_int_var(
       min_peak_bytes, max_peak_bytes, "peak_bytes"
     )
@@ -139,7 +140,7 @@ class OrderModel:
     for v, node in enumerate(self._graph.nodes):
       for p in node.predecessors:
         for t in range(self._graph.num_nodes):
-          self._add_clause([self._done(p, t - 1)], [self._done(v, t)])
+          self._clauses.add([self._done(p, t - 1)], [self._done(v, t)])
 
   def _add_live_buffers(self) -> None:
     for b, buffer in enumerate(self._graph.buffers):
@@ -156,7 +157,7 @@ class OrderModel:
           ended = [self._false]
         for x in begun:
           for y in ended:
-            self._add_clause([live, y], [x])
+            self._clauses.add([live, y], [x])
         self._terms[t].append(buffer.size_bytes * live)
 
   def _ends(self, touchers: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -191,11 +192,11 @@ class OrderModel:
     self, v: int, operand: int, output: int, t: int
   ) -> cp_model.IntVar:
     shared = self._model.new_bool_var(f"shared_{operand}_{output}_{t}")
-    self._add_clause([self._done(v, t)], [shared])
-    self._add_clause([], [shared, self._done(v, t - 1)])
+    self._clauses.add([self._done(v, t)], [shared])
+    self._clauses.add([], [shared, self._done(v, t - 1)])
     for u in self._graph.buffers[operand].touchers:
       if u != v:
-        self._add_clause([self._done(u, t - 1)], [shared])
+        self._clauses.add([self._done(u, t - 1)], [shared])
     sizes = [self._graph.buffers[b].size_bytes for b in (operand, output)]
     self._terms[t].append(-min(sizes) * shared)
     return shared
@@ -204,18 +205,3 @@ class OrderModel:
     for terms in self._terms:
       self._model.add(cp_model.LinearExpr.sum(terms) <= self._peak)
     self._model.minimize(self._peak)
-
-  def _add_clause(
-    self,
-    positive: Iterable[cp_model.IntVar],
-    negative: Iterable[cp_model.IntVar],
-  ) -> None:
-    """Adds: one of `positive` is true or one of `negative` is false."""
-    positive = [x for x in positive if x is not self._false]
-    negative = [x for x in negative if x is not self._true]
-    if any(x is self._true for x in positive):
-      return
-    if any(x is self._false for x in negative):
-      return
-    literals = [*positive, *(x.negated() for x in negative)]
-    self._model.add_bool_or(literals)
