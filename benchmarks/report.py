@@ -67,7 +67,8 @@ _TIME = """\
 --output=benchmarks/results/step_time.jsonl`
 
 Steps under `jaxmem.jit` and `jax.jit` by turns in one process, on two CPU
-cores; small versions of the models, batch 4. *medians* is the ratio of the
+cores: small versions of the models at batch 4, and three at full size
+(`--size=full --batch=1 --steps=7`). *medians* is the ratio of the
 median step times; *fast* that of their 20th percentiles, which disturbances
 from outside move less.
 """
@@ -168,6 +169,7 @@ def _prove_section(rows: Sequence[dict[str, Any]]) -> str:
 def _time_cells(row: dict[str, Any]) -> list[str]:
   return [
     row["model"],
+    f"{row['size']}, batch {row['batch']}",
     f"{row['xla_temp_bytes'] / _MB:.1f}",
     f"{row['temp_bytes'] / _MB:.1f}",
     f"{1e3 * row['xla_step_s']:.1f}",
@@ -183,10 +185,10 @@ def _time_section(rows: Sequence[dict[str, Any]]) -> str:
   steps = [row for row in rows if "model" in row]
   facts = ""
   for name, key in (("medians", "ratio_of_medians"), ("fast", "ratio_of_fast")):
-    ratios = [row[key] for row in steps]
+    ratios = [row[key] for row in steps if row["size"] == "small"]
     mean = np.exp(np.mean(np.log(ratios)))
     facts += (
-      f"- {name}: median {np.median(ratios):.3f}, geometric mean {mean:.3f},"
+      f"- small, {name}: median {np.median(ratios):.3f}, geometric mean {mean:.3f},"
       f" largest {max(ratios):.3f}\n"
     )
   calls = [row["ratio_of_medians"] for row in rows if row.get("call")]
@@ -194,6 +196,7 @@ def _time_section(rows: Sequence[dict[str, Any]]) -> str:
     facts += f"\nCalling an almost empty step: ratio {calls[0]:.3f}.\n"
   titles = (
     "model",
+    "size",
     "XLA MB",
     "plan MB",
     "XLA ms",
