@@ -184,12 +184,13 @@ def _time_section(rows: Sequence[dict[str, Any]]) -> str:
     return ""
   steps = [row for row in rows if "model" in row]
   facts = ""
+  small = [row for row in steps if row["size"] == "small"]
   for name, key in (("medians", "ratio_of_medians"), ("fast", "ratio_of_fast")):
-    ratios = [row[key] for row in steps if row["size"] == "small"]
+    ratios = [row[key] for row in small]
     mean = np.exp(np.mean(np.log(ratios)))
     facts += (
-      f"- small, {name}: median {np.median(ratios):.3f}, geometric mean {mean:.3f},"
-      f" largest {max(ratios):.3f}\n"
+      f"- small, {name}: median {np.median(ratios):.3f}, geometric mean"
+      f" {mean:.3f}, largest {max(ratios):.3f}\n"
     )
   calls = [row["ratio_of_medians"] for row in rows if row.get("call")]
   if calls:
