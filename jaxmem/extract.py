@@ -188,6 +188,7 @@ class _Builder:
       if i.opcode not in _FIRST and i.opcode not in _RENAMES
     ]
     self._index = {i.id: n for n, i in enumerate(self._nodes)}
+    self._results = set(self._dataflow.trees[computation.root.id].values())
     self._predecessors = self._dependencies()
     self._pinned = self._pin_ordered()
     self._values = self._tracked_values()
@@ -363,7 +364,7 @@ class _Builder:
     return tuple(sorted(nodes))
 
   def _is_live_at_end(self, value: Value) -> bool:
-    return value in self._dataflow.trees[self._computation.root.id].values()
+    return value in self._results
 
   def _buffer(self, value: Value) -> Buffer:
     definer = self._definer[value]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from jaxmem_hlo.allocation import Allocation, Assignment
 from jaxmem_hlo.module import Module
@@ -21,7 +23,7 @@ def describe(module: Module, assignment: Assignment) -> Layout:
   """
   buffers = []
   num_outputs = 0
-  live = np.zeros(_num_steps(assignment) + 1, np.int64)
+  temps: list[PlannedBuffer] = []
   for allocation in assignment.allocations:
     if allocation.kind == "constant":
       continue
@@ -29,15 +31,16 @@ def describe(module: Module, assignment: Assignment) -> Layout:
     num_outputs += allocation.kind == "output"
     found = _buffers(module, assignment, allocation, name)
     if allocation.kind == "temp":
-      _add_live(live, found)
+      temps.extend(found)
     buffers.extend(found)
-  live = np.cumsum(live)
+  num_steps = _num_steps(assignment)
+  live = live_bytes(temps, num_steps)
   return Layout(
     buffers=tuple(buffers),
     peak_step=int(np.argmax(live)),
     max_live_bytes=int(live.max(initial=0)),
     temp_bytes=assignment.temp_bytes,
-    num_steps=len(live) - 1,
+    num_steps=num_steps,
   )
 
 
@@ -82,7 +85,10 @@ def _buffers(
   return found
 
 
-def _add_live(live: np.ndarray, buffers: list[PlannedBuffer]) -> None:
+def live_bytes(buffers: Iterable[PlannedBuffer], num_steps: int) -> np.ndarray:
+  """Returns the bytes of the buffers live at each step, int64 `[num_steps]`."""
+  change = np.zeros(num_steps + 1, np.int64)
   for buffer in buffers:
-    live[buffer.start] += buffer.size_bytes
-    live[buffer.end] -= buffer.size_bytes
+    change[buffer.start] += buffer.size_bytes
+    change[buffer.end] -= buffer.size_bytes
+  return np.cumsum(change)[:num_steps]

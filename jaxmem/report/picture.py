@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from jaxmem import units
+from jaxmem.layout import live_bytes
 from jaxmem.report.timeline import Arena, Rectangle, render_html
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _arena(
     title=title,
     rectangles=tuple(rectangles),
     height_bytes=temp_bytes,
-    live_bytes=tuple(_live_bytes(temps, layout.num_steps)),
+    live_bytes=tuple(live_bytes(temps, layout.num_steps).tolist()),
     num_steps=layout.num_steps,
     allocations=tuple(bands),
   )
@@ -102,11 +101,3 @@ def _rectangle(buffer: PlannedBuffer, base: int, kind: str) -> Rectangle:
     source=buffer.source,
     kind=kind,
   )
-
-
-def _live_bytes(buffers: list[PlannedBuffer], num_steps: int) -> list[int]:
-  change = np.zeros(num_steps + 1, np.int64)
-  for buffer in buffers:
-    change[buffer.start] += buffer.size_bytes
-    change[buffer.end] -= buffer.size_bytes
-  return np.cumsum(change)[:num_steps].tolist()
