@@ -1,46 +1,12 @@
 import dataclasses
 
+import cross_check_graphs
 import random_graphs
 from absl.testing import absltest, parameterized
 
 from jaxmem import liveness, validate
 from jaxmem.graph import Buffer
 from jaxmem.olla import Options, anchor_updates, solve_order, without_shares
-
-# Small programs with the optima of those that OLLA's authors test with. Their
-# convention: a node's value is added, the bytes are recorded, then the values
-# without a later use are freed. Ours is the same: a live range includes the
-# steps of its first and of its last toucher.
-_SIMPLE = (
-  ("a", 30, ()),
-  ("b", 30, ("a",)),
-  ("c", 10, ("a",)),
-  ("d", 30, ("b",)),
-  ("e", 10, ("c", "d")),
-)
-_DIAMOND = (
-  ("top", 10, ()),
-  ("left", 10, ("top",)),
-  ("right", 80, ("top",)),
-  ("left_end", 30, ("left",)),
-  ("right_end", 40, ("right",)),
-  ("bottom", 10, ("left_end", "right_end")),
-)
-_FAN_IN = (
-  ("a", 50, ()),
-  ("b", 20, ()),
-  ("c", 10, ("a",)),
-  ("d", 40, ("b",)),
-  ("out", 10, ("a", "c", "d")),
-)
-_MIB = 1 << 20
-_FIGURE_3 = (
-  ("v1", 5 * _MIB, ()),
-  ("v2", 25 * _MIB, ("v1",)),
-  ("v3", 20 * _MIB, ("v1",)),
-  ("v4", 15 * _MIB, ("v2",)),
-  ("v5", 5 * _MIB, ("v3", "v4")),
-)
 
 # Every technique that must not change the optimum, turned around.
 _EXACT = (
@@ -64,35 +30,16 @@ class SolveOrderTest(parameterized.TestCase):
     options = Options(**toggles)
     for seed in range(50):
       graph = without_shares(random_graphs.random_graph(seed, 1 + seed % 6))
-      peaks = {
-        order: liveness.peak_bytes(graph, order)
-        for order in random_graphs.all_orders(graph)
-      }
+      peaks = cross_check_graphs.peaks_by_order(graph)
       worst = max(peaks, key=lambda order: peaks[order])
       result = solve_order(graph, worst, options)
       validate.check_peak(graph, result.order, result.value_bytes)
       self.assertEqual(result.value_bytes, min(peaks.values()), msg=str(seed))
       self.assertEqual(result.status, "optimal", msg=str(seed))
 
-  @parameterized.named_parameters(
-    # a b c d e: a+b+c and b+c+d are 70. With d before c: a+b+d is 90.
-    ("simple", _SIMPLE, (), 70, 90),
-    # right is freed before left_end is made: left+right+right_end is 130.
-    # left_end first: left_end+right+right_end is 150.
-    ("diamond", _DIAMOND, (), 130, 150),
-    # The control edge forbids the better order.
-    ("control", _DIAMOND, (("left_end", "right_end"),), 150, 150),
-    # b and d before c: a+b+d is 110 and so is a+c+d+out. Else a+b+c+d is 120.
-    ("fan_in", _FAN_IN, (), 110, 120),
-    # v4 before v3: v1+v2+v4 is 45. v3 before v4: v2+v3+v4 is 60.
-    ("figure_3", _FIGURE_3, (), 45 * _MIB, 60 * _MIB),
-  )
-  def test_programs_of_the_authors(self, rows, controls, least, most):
-    graph = random_graphs.dataflow(rows, controls)
-    peaks = {
-      order: liveness.peak_bytes(graph, order)
-      for order in random_graphs.all_orders(graph)
-    }
+  @parameterized.named_parameters(*cross_check_graphs.CASES)
+  def test_programs_of_the_authors(self, graph, least, most):
+    peaks = cross_check_graphs.peaks_by_order(graph)
     self.assertEqual((min(peaks.values()), max(peaks.values())), (least, most))
     worst = max(peaks, key=lambda order: peaks[order])
     for toggles in _VARIANTS:

@@ -1,3 +1,4 @@
+import cross_check_graphs
 import random_graphs
 from absl.testing import absltest, parameterized
 
@@ -8,39 +9,6 @@ from jaxmem.order import (
   plan_order,
   refute,
   stay_close,
-)
-
-# Small programs after those that OLLA's authors test with, in the same
-# convention: a node's value is added, the bytes are recorded, then the values
-# without a later use are freed.
-_SIMPLE = (
-  ("a", 30, ()),
-  ("b", 30, ("a",)),
-  ("c", 10, ("a",)),
-  ("d", 30, ("b",)),
-  ("e", 10, ("c", "d")),
-)
-_DIAMOND = (
-  ("top", 10, ()),
-  ("left", 10, ("top",)),
-  ("right", 80, ("top",)),
-  ("left_end", 30, ("left",)),
-  ("right_end", 40, ("right",)),
-  ("bottom", 10, ("left_end", "right_end")),
-)
-_FAN_IN = (
-  ("a", 50, ()),
-  ("b", 20, ()),
-  ("c", 10, ("a",)),
-  ("d", 40, ("b",)),
-  ("out", 10, ("a", "c", "d")),
-)
-_FIGURE_3 = (
-  ("v1", 5, ()),
-  ("v2", 25, ("v1",)),
-  ("v3", 20, ("v1",)),
-  ("v4", 15, ("v2",)),
-  ("v5", 5, ("v3", "v4")),
 )
 
 
@@ -59,26 +27,11 @@ class PlanOrderTest(parameterized.TestCase):
       if effort != "fast":
         self.assertEqual(result.peak_bytes, min(peaks), msg=str(seed))
 
-  @parameterized.named_parameters(
-    # a b c d e: a+b+c and b+c+d are 70. With d before c: a+b+d is 90.
-    ("simple", _SIMPLE, (), 70, 90),
-    # right is freed before left_end is made: left+right+right_end is 130.
-    # left_end first: left_end+right+right_end is 150.
-    ("diamond", _DIAMOND, (), 130, 150),
-    # The control edge forbids the better order.
-    ("control", _DIAMOND, (("left_end", "right_end"),), 150, 150),
-    # b and d before c: a+b+d is 110 and so is a+c+d+out. Else a+b+c+d is 120.
-    ("fan_in", _FAN_IN, (), 110, 120),
-    # v4 before v3: v1+v2+v4 is 45. v3 before v4: v2+v3+v4 is 60.
-    ("figure_3", _FIGURE_3, (), 45, 60),
-  )
-  def test_small_programs(self, edges, controls, least, most):
-    graph = random_graphs.dataflow(edges, controls)
-    peaks = [
-      liveness.peak_bytes(graph, o) for o in random_graphs.all_orders(graph)
-    ]
-    self.assertEqual((min(peaks), max(peaks)), (least, most))
-    worst = [*random_graphs.all_orders(graph)][peaks.index(most)]
+  @parameterized.named_parameters(*cross_check_graphs.CASES)
+  def test_programs_of_the_authors(self, graph, least, most):
+    peaks = cross_check_graphs.peaks_by_order(graph)
+    self.assertEqual((min(peaks.values()), max(peaks.values())), (least, most))
+    worst = max(peaks, key=lambda order: peaks[order])
     result = plan_order(graph, worst)
     self.assertEqual(result.peak_bytes, least)
     self.assertEqual(result.status, "optimal")
