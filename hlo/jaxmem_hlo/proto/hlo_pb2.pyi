@@ -83,15 +83,136 @@ class OutputOperandAliasing(_message.Message):
     operand_shape_index: _Iterable[int] | None = ...,
   ) -> None: ...
 
+class DotDimensionNumbers(_message.Message):
+  __slots__ = (
+    "lhs_batch_dimensions",
+    "lhs_contracting_dimensions",
+    "rhs_batch_dimensions",
+    "rhs_contracting_dimensions",
+  )
+  LHS_CONTRACTING_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  RHS_CONTRACTING_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  LHS_BATCH_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  RHS_BATCH_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  lhs_contracting_dimensions: _containers.RepeatedScalarFieldContainer[int]
+  rhs_contracting_dimensions: _containers.RepeatedScalarFieldContainer[int]
+  lhs_batch_dimensions: _containers.RepeatedScalarFieldContainer[int]
+  rhs_batch_dimensions: _containers.RepeatedScalarFieldContainer[int]
+  def __init__(
+    self,
+    lhs_contracting_dimensions: _Iterable[int] | None = ...,
+    rhs_contracting_dimensions: _Iterable[int] | None = ...,
+    lhs_batch_dimensions: _Iterable[int] | None = ...,
+    rhs_batch_dimensions: _Iterable[int] | None = ...,
+  ) -> None: ...
+
+class WindowDimension(_message.Message):
+  __slots__ = (
+    "base_dilation",
+    "padding_high",
+    "padding_low",
+    "size",
+    "stride",
+    "window_dilation",
+  )
+  SIZE_FIELD_NUMBER: _ClassVar[int]
+  STRIDE_FIELD_NUMBER: _ClassVar[int]
+  PADDING_LOW_FIELD_NUMBER: _ClassVar[int]
+  PADDING_HIGH_FIELD_NUMBER: _ClassVar[int]
+  WINDOW_DILATION_FIELD_NUMBER: _ClassVar[int]
+  BASE_DILATION_FIELD_NUMBER: _ClassVar[int]
+  size: int
+  stride: int
+  padding_low: int
+  padding_high: int
+  window_dilation: int
+  base_dilation: int
+  def __init__(
+    self,
+    size: int | None = ...,
+    stride: int | None = ...,
+    padding_low: int | None = ...,
+    padding_high: int | None = ...,
+    window_dilation: int | None = ...,
+    base_dilation: int | None = ...,
+  ) -> None: ...
+
+class Window(_message.Message):
+  __slots__ = ("dimensions",)
+  DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  dimensions: _containers.RepeatedCompositeFieldContainer[WindowDimension]
+  def __init__(
+    self, dimensions: _Iterable[WindowDimension | _Mapping] | None = ...
+  ) -> None: ...
+
+class ConvolutionDimensionNumbers(_message.Message):
+  __slots__ = (
+    "input_batch_dimension",
+    "input_feature_dimension",
+    "input_spatial_dimensions",
+    "kernel_input_feature_dimension",
+    "kernel_output_feature_dimension",
+    "kernel_spatial_dimensions",
+    "output_batch_dimension",
+    "output_feature_dimension",
+    "output_spatial_dimensions",
+  )
+  KERNEL_INPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+  KERNEL_OUTPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+  KERNEL_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  INPUT_BATCH_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+  INPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+  OUTPUT_BATCH_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+  OUTPUT_FEATURE_DIMENSION_FIELD_NUMBER: _ClassVar[int]
+  INPUT_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  OUTPUT_SPATIAL_DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  kernel_input_feature_dimension: int
+  kernel_output_feature_dimension: int
+  kernel_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
+  input_batch_dimension: int
+  input_feature_dimension: int
+  output_batch_dimension: int
+  output_feature_dimension: int
+  input_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
+  output_spatial_dimensions: _containers.RepeatedScalarFieldContainer[int]
+  def __init__(
+    self,
+    kernel_input_feature_dimension: int | None = ...,
+    kernel_output_feature_dimension: int | None = ...,
+    kernel_spatial_dimensions: _Iterable[int] | None = ...,
+    input_batch_dimension: int | None = ...,
+    input_feature_dimension: int | None = ...,
+    output_batch_dimension: int | None = ...,
+    output_feature_dimension: int | None = ...,
+    input_spatial_dimensions: _Iterable[int] | None = ...,
+    output_spatial_dimensions: _Iterable[int] | None = ...,
+  ) -> None: ...
+
+class PrecisionConfig(_message.Message):
+  __slots__ = ("algorithm", "operand_precision")
+  OPERAND_PRECISION_FIELD_NUMBER: _ClassVar[int]
+  ALGORITHM_FIELD_NUMBER: _ClassVar[int]
+  operand_precision: _containers.RepeatedScalarFieldContainer[int]
+  algorithm: int
+  def __init__(
+    self,
+    operand_precision: _Iterable[int] | None = ...,
+    algorithm: int | None = ...,
+  ) -> None: ...
+
 class Instruction(_message.Message):
   __slots__ = (
     "backend_config",
+    "batch_group_count",
     "called_computation_ids",
     "channel_id",
     "control_predecessor_ids",
+    "convolution_dimension_numbers",
     "custom_call_has_side_effect",
     "custom_call_target",
     "dimensions",
+    "dot_dimension_numbers",
+    "feature_group_count",
     "fusion_kind",
     "id",
     "is_host_transfer",
@@ -101,8 +222,10 @@ class Instruction(_message.Message):
     "operand_ids",
     "output_operand_aliasing",
     "parameter_number",
+    "precision_config",
     "shape",
     "tuple_index",
+    "window",
   )
   NAME_FIELD_NUMBER: _ClassVar[int]
   OPCODE_FIELD_NUMBER: _ClassVar[int]
@@ -112,14 +235,20 @@ class Instruction(_message.Message):
   FUSION_KIND_FIELD_NUMBER: _ClassVar[int]
   TUPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
   DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  WINDOW_FIELD_NUMBER: _ClassVar[int]
+  CONVOLUTION_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
   CHANNEL_ID_FIELD_NUMBER: _ClassVar[int]
   CUSTOM_CALL_TARGET_FIELD_NUMBER: _ClassVar[int]
+  DOT_DIMENSION_NUMBERS_FIELD_NUMBER: _ClassVar[int]
   ID_FIELD_NUMBER: _ClassVar[int]
   OPERAND_IDS_FIELD_NUMBER: _ClassVar[int]
   CONTROL_PREDECESSOR_IDS_FIELD_NUMBER: _ClassVar[int]
   CALLED_COMPUTATION_IDS_FIELD_NUMBER: _ClassVar[int]
   BACKEND_CONFIG_FIELD_NUMBER: _ClassVar[int]
   IS_HOST_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+  FEATURE_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
+  PRECISION_CONFIG_FIELD_NUMBER: _ClassVar[int]
+  BATCH_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
   CUSTOM_CALL_HAS_SIDE_EFFECT_FIELD_NUMBER: _ClassVar[int]
   OUTPUT_OPERAND_ALIASING_FIELD_NUMBER: _ClassVar[int]
   name: str
@@ -130,14 +259,20 @@ class Instruction(_message.Message):
   fusion_kind: str
   tuple_index: int
   dimensions: _containers.RepeatedScalarFieldContainer[int]
+  window: Window
+  convolution_dimension_numbers: ConvolutionDimensionNumbers
   channel_id: int
   custom_call_target: str
+  dot_dimension_numbers: DotDimensionNumbers
   id: int
   operand_ids: _containers.RepeatedScalarFieldContainer[int]
   control_predecessor_ids: _containers.RepeatedScalarFieldContainer[int]
   called_computation_ids: _containers.RepeatedScalarFieldContainer[int]
   backend_config: bytes
   is_host_transfer: bool
+  feature_group_count: int
+  precision_config: PrecisionConfig
+  batch_group_count: int
   custom_call_has_side_effect: bool
   output_operand_aliasing: _containers.RepeatedCompositeFieldContainer[
     OutputOperandAliasing
@@ -152,14 +287,22 @@ class Instruction(_message.Message):
     fusion_kind: str | None = ...,
     tuple_index: int | None = ...,
     dimensions: _Iterable[int] | None = ...,
+    window: Window | _Mapping | None = ...,
+    convolution_dimension_numbers: ConvolutionDimensionNumbers
+    | _Mapping
+    | None = ...,
     channel_id: int | None = ...,
     custom_call_target: str | None = ...,
+    dot_dimension_numbers: DotDimensionNumbers | _Mapping | None = ...,
     id: int | None = ...,
     operand_ids: _Iterable[int] | None = ...,
     control_predecessor_ids: _Iterable[int] | None = ...,
     called_computation_ids: _Iterable[int] | None = ...,
     backend_config: bytes | None = ...,
     is_host_transfer: bool = ...,
+    feature_group_count: int | None = ...,
+    precision_config: PrecisionConfig | _Mapping | None = ...,
+    batch_group_count: int | None = ...,
     custom_call_has_side_effect: bool = ...,
     output_operand_aliasing: _Iterable[OutputOperandAliasing | _Mapping]
     | None = ...,

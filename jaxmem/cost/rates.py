@@ -1,0 +1,186 @@
+"""How fast a device computes, moves bytes, and starts kernels.
+
+Rates are peaks: of the data sheet, or of the device description that XLA
+compiles for. What real kernels reach of them is a fraction that is stated
+beside them, and that the estimates apply.
+
+Data sheets: NVIDIA H200, H100 (SXM) and A100 80GB (SXM) Tensor Core GPU;
+dense rates, that is half of those printed "with sparsity", and PCIe figures
+per direction, half of the printed totals.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from jaxmem import targets
+
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+  """Rates of a device.
+
+  Attributes:
+    name: Of the device.
+    memory_bytes_per_s: To and from its own memory.
+    tf32_flops_per_s: Dense matrix products of float32 rounded to tf32.
+    bf16_flops_per_s: Dense matrix products in bfloat16 or float16.
+    fp32_flops_per_s: Everything else, matrix products in full float32 too.
+    to_host_bytes_per_s: Copies to the host; 0 if there is no such link.
+    from_host_bytes_per_s: Copies from the host; 0 if there is no such link.
+    launch_s: Seconds that starting a kernel adds.
+    float32_products: Which rate matrix products of float32 run at, unless the
+      program asks for the highest precision.
+    flops_efficiency: Fraction of the flops rates that kernels reach.
+    memory_efficiency: Fraction of the memory rate that kernels reach.
+  """
+
+  name: str
+  memory_bytes_per_s: float
+  tf32_flops_per_s: float
+  bf16_flops_per_s: float
+  fp32_flops_per_s: float
+  to_host_bytes_per_s: float = 0.0
+  from_host_bytes_per_s: float = 0.0
+  launch_s: float = 2.5e-6
+  float32_products: Precision = "tf32"
+  flops_efficiency: float = 0.7
+  memory_efficiency: float = 0.85
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if isinstance(value, float) and value < 0:
+        raise ValueError(f"{field.name} must not be negative, got {value}.")
+    if self.float32_products not in ("fp32", "tf32", "bf16"):
+      raise ValueError(
+        "float32_products must be 'fp32', 'tf32' or 'bf16', got "
+        f"{self.float32_products!r}."
+      )
+
+  def seconds(
+    self,
+    products: Mapping[Precision, float],
+    scalar_flops: float,
+    bytes_accessed: float,
+  ) -> float:
+    """Returns the roofline time of one kernel, its launch included.
+
+    Args:
+      products: Flops of matrix products and convolutions, by precision.
+      scalar_flops: All other flops.
+      bytes_accessed: Bytes read and written.
+    """
+    peaks: dict[Precision, float] = {
+      "fp32": self.fp32_flops_per_s,
+      "tf32": self.tf32_flops_per_s,
+      "bf16": self.bf16_flops_per_s,
+    }
+    compute_s = scalar_flops / self.fp32_flops_per_s + sum(
+      flops / peaks[precision] for precision, flops in products.items()
+    )
+    memory_s = bytes_accessed / self.memory_bytes_per_s
+    return self.launch_s + max(
+      compute_s / self.flops_efficiency, memory_s / self.memory_efficiency
+    )
+
+
+DATA_SHEETS: Mapping[str, Rates] = {
+  "h200": Rates(
+    name="h200",
+    memory_bytes_per_s=4.8e12,
+    tf32_flops_per_s=494.5e12,
+    bf16_flops_per_s=989.5e12,
+    fp32_flops_per_s=67e12,
+    to_host_bytes_per_s=64e9,
+    from_host_bytes_per_s=64e9,
+  ),
+  "h100": Rates(
+    name="h100",
+    memory_bytes_per_s=3.35e12,
+    tf32_flops_per_s=494.5e12,
+    bf16_flops_per_s=989.5e12,
+    fp32_flops_per_s=67e12,
+    to_host_bytes_per_s=64e9,
+    from_host_bytes_per_s=64e9,
+  ),
+  "a100-80": Rates(
+    name="a100-80",
+    memory_bytes_per_s=2.039e12,
+    tf32_flops_per_s=156e12,
+    bf16_flops_per_s=312e12,
+    fp32_flops_per_s=19.5e12,
+    to_host_bytes_per_s=32e9,
+    from_host_bytes_per_s=32e9,
+  ),
+}
+
+# Measured on two cores of a server with XLA:CPU: products of 1024 x 1024 and
+# 3x3 convolutions, an elementwise pass over 256 MB, and chains of tiny
+# operations. Other CPUs differ; the ratio of arithmetic to memory less so.
+CPU = Rates(
+  name="cpu",
+  memory_bytes_per_s=8e9,
+  tf32_flops_per_s=190e9,
+  bf16_flops_per_s=190e9,
+  fp32_flops_per_s=190e9,
+  launch_s=1.5e-6,
+  float32_products="fp32",
+  flops_efficiency=1.0,
+  memory_efficiency=1.0,
+)
+
+
+def for_target(
+  target: "targets.Target | str | None" = None,
+  float32_products: Precision | None = None,
+) -> Rates:
+  """Returns the rates of a target.
+
+  Args:
+    target: What `targets.get` takes. Of a GPU, the device description gives
+      what it holds, the data sheet of the same name the rest.
+    float32_products: The precision of matrix products of float32: "tf32", the
+      default on GPUs, is what XLA does on these unless a program asks for
+      more; "fp32" is the rate of the scalar units.
+
+  Raises:
+    ValueError: If the target is unknown, or neither its description nor a data
+      sheet gives a rate.
+  """
+  target = targets.get(target)
+  rates = CPU if target.platform == "cpu" else _described(target)
+  if float32_products is not None:
+    rates = dataclasses.replace(rates, float32_products=float32_products)
+  return rates
+
+
+def _described(target: targets.Target) -> Rates:
+  host = target.host_bandwidth_bytes_per_s
+  found: dict[str, float | None] = {
+    "memory_bytes_per_s": target.memory_bandwidth_bytes_per_s,
+    "tf32_flops_per_s": target.flops_per_s("tf32"),
+    "bf16_flops_per_s": target.flops_per_s("bf16"),
+    "fp32_flops_per_s": target.flops_per_s("fp32"),
+    "to_host_bytes_per_s": host,
+    "from_host_bytes_per_s": host,
+  }
+  given: dict[str, Any] = {k: value for k, value in found.items() if value}
+  if target.name in DATA_SHEETS:
+    return dataclasses.replace(DATA_SHEETS[target.name], **given)
+  missing = (
+    found.keys()
+    - given.keys()
+    - {
+      "to_host_bytes_per_s",
+      "from_host_bytes_per_s",
+    }
+  )
+  if missing:
+    raise ValueError(
+      f"target {target.name!r} describes no {', '.join(sorted(missing))}; pass"
+      " Rates with the figures of its data sheet."
+    )
+  return Rates(name=target.name, **given)

@@ -1,0 +1,147 @@
+"""Bytes that instructions read and write."""
+
+from __future__ import annotations
+
+import re
+
+from jaxmem_hlo import aliasing, shapes
+from jaxmem_hlo.module import Computation, Instruction, Module
+from jaxmem_hlo.proto import hlo_pb2
+
+_NOTHING = frozenset(
+  "add-dependency after-all bitcast constant domain get-tuple-element"
+  " opt-barrier parameter partition-id replica-id tuple".split()
+)
+_TRANSPARENT = frozenset({"bitcast", "reshape", "convert", "copy"})
+
+
+class TrafficCounter:
+  """Counts the bytes of a module's instructions.
+
+  A fusion reads each operand once, however often its body uses it, and of an
+  operand that is only sliced or gathered from just the slices. What is written
+  in place counts as the part that changes.
+
+  Args:
+    module: The module.
+  """
+
+  def __init__(self, module: Module):
+    self._module = module
+    self._bodies: dict[int, float] = {}
+
+  def count(self, instruction: Instruction) -> float:
+    """Returns the bytes that one execution reads and writes.
+
+    A loop counts one iteration, a conditional its dearest branch.
+    """
+    opcode = instruction.opcode
+    if is_free(instruction):
+      return 0.0
+    if opcode == "conditional":
+      return max(self._body(c) for c in instruction.callees)
+    if opcode in ("while", "call", "async-start"):
+      return sum(self._body(c) for c in instruction.callees)
+    return self._read(instruction) + self._written(instruction)
+
+  def _body(self, computation_id: int) -> float:
+    if computation_id not in self._bodies:
+      body = self._module.by_id[computation_id]
+      self._bodies[computation_id] = sum(map(self.count, body.instructions))
+    return self._bodies[computation_id]
+
+  def _read(self, instruction: Instruction) -> float:
+    total = 0.0
+    for operand in dict.fromkeys(instruction.operands):
+      size = array_bytes(instruction.computation.by_id[operand].shape)
+      numbers = [n for n, o in enumerate(instruction.operands) if o == operand]
+      if instruction.opcode == "fusion":
+        body = self._module.by_id[instruction.callees[0]]
+        read = sum(self._read_of(body, body.parameters[n]) for n in numbers)
+      else:
+        read = sum(self._read_at(instruction, n, size) for n in numbers)
+      total += min(size, read)
+    return total
+
+  def _read_of(self, body: Computation, value: Instruction) -> float:
+    """Bytes of a value inside a fusion that its users read."""
+    size = array_bytes(value.shape)
+    read = 0.0
+    for user in body.users[value.id]:
+      for number, operand in enumerate(user.operands):
+        if operand != value.id:
+          continue
+        if user.opcode in _TRANSPARENT and user is not body.root:
+          part = self._read_of(body, user) / max(1, array_bytes(user.shape))
+          read += size * part
+        elif user.opcode == "fusion":
+          inner = self._module.by_id[user.callees[0]]
+          read += self._read_of(inner, inner.parameters[number])
+        else:
+          read += self._read_at(user, number, size)
+    return min(size, read)
+
+  def _read_at(self, user: Instruction, number: int, size: float) -> float:
+    """Bytes that an instruction reads of one operand, at most `size`."""
+    opcode = user.opcode
+    if opcode in ("slice", "dynamic-slice", "gather") and number == 0:
+      return min(size, array_bytes(user.shape))
+    if opcode in ("dynamic-update-slice", "scatter") and any(
+      pair.operand_number == number
+      for pair in aliasing.in_place_pairs(self._module, user)
+    ):
+      # A scatter adds to what is there.
+      return self._changed(user) if opcode == "scatter" else 0.0
+    return size
+
+  def _changed(self, update: Instruction) -> float:
+    by_id = update.computation.by_id
+    if update.opcode == "dynamic-update-slice":
+      return array_bytes(by_id[update.operands[1]].shape)
+    number = (len(update.operands) - 1) // 2
+    return sum(
+      array_bytes(by_id[o].shape) for o in update.operands[number + 1 :]
+    )
+
+  def _written(self, instruction: Instruction) -> float:
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+      return self._changed(instruction)
+    if instruction.opcode != "fusion":
+      return array_bytes(instruction.shape)
+    body = self._module.by_id[instruction.callees[0]]
+    root = body.root
+    outputs = (
+      [body.by_id[o] for o in root.operands]
+      if root.opcode == "tuple"
+      else [root]
+    )
+    return sum(self._written_by(body, o) for o in outputs)
+
+  def _written_by(self, body: Computation, output: Instruction) -> float:
+    writer = output
+    while writer.opcode == "bitcast":
+      writer = body.by_id[writer.operands[0]]
+    if writer.opcode in ("dynamic-update-slice", "scatter"):
+      return self._changed(writer)
+    return array_bytes(output.shape)
+
+
+def is_free(instruction: Instruction) -> bool:
+  """Returns whether nothing runs for an instruction."""
+  opcode = instruction.opcode
+  return opcode in _NOTHING or opcode.endswith("-done")
+
+
+def array_bytes(shape: hlo_pb2.Shape) -> float:
+  """Returns the bytes of a shape's arrays, tables of tuples not counted."""
+  if shapes.is_tuple(shape):
+    return sum(map(array_bytes, shape.tuple_shapes))
+  return float(shapes.top_level_bytes(shape))
+
+
+def trip_count(loop: Instruction) -> int:
+  """Returns how often XLA knows a loop to run, 1 if it does not know."""
+  found = re.search(
+    rb'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)', loop.proto.backend_config
+  )
+  return int(found[1]) if found else 1
