@@ -219,7 +219,8 @@ def from_graph(
   """Returns the allocations of a program in an order.
 
   Before a node runs, what it defines and its extra bytes are allocated; after
-  it has run, what it was the last to touch is freed, by index. Outputs stay.
+  it has run, what it was the last to touch is freed, in the order in which it
+  was allocated. Outputs stay.
 
   Args:
     graph: The program.
@@ -309,12 +310,12 @@ def _events(
       end = start + 1
     # Inputs are allocated before what the first step defines.
     when = -1 if buffer.live_at_start else start
-    calls.append((when, 0, index, max(start, 0)))
+    calls.append((when, 0, when, index, max(start, 0)))
     if not buffer.live_at_end and buffer.touchers:
-      calls.append((end - 1, 1, index, end - 1))
+      calls.append((end - 1, 1, when, index, end - 1))
   return tuple(
     Event(("alloc", "free")[kind], index, buffers[index].size_bytes, step)  # pyright: ignore
-    for _, kind, index, step in sorted(calls)
+    for _, kind, _, index, step in sorted(calls)
   )
 
 

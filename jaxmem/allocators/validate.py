@@ -6,7 +6,8 @@ allocators share it takes the data only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 
 from jaxmem.allocators.trace import Placement, Result, Trace
 from jaxmem.graph import topological_order
@@ -36,7 +37,7 @@ def validate(trace: Trace, result: Result, *, parallel: bool = False) -> None:
   faults = [*_misplaced(trace, result)]
   if not faults:
     try:
-      before = _precedes(trace, result, parallel)
+      before = _ancestors(trace, result, parallel)
     except ValidationError as error:
       faults.extend(error.faults)
     else:
@@ -101,16 +102,17 @@ def _outside(trace: Trace, result: Result, index: int, place: Placement) -> str:
   return ""
 
 
-def _precedes(
-  trace: Trace, result: Result, parallel: bool
-) -> Callable[[int, int], bool]:
-  if not parallel:
-    position = {node: step for step, node in enumerate(trace.order)}
-    return lambda a, b: position[a] < position[b]
+def _ancestors(trace: Trace, result: Result, parallel: bool) -> list[int]:
+  """Returns, per node, which ones run before it: bit v for node v."""
   nodes = trace.graph.nodes
-  before = [set(node.predecessors) for node in nodes]
-  for earlier, later in result.added_edges:
-    before[later].add(earlier)
+  before: list[set[int]] = [set() for _ in nodes]
+  if parallel:
+    before = [set(node.predecessors) for node in nodes]
+    for earlier, later in result.added_edges:
+      before[later].add(earlier)
+  else:
+    for earlier, later in itertools.pairwise(trace.order):
+      before[later].add(earlier)
   order = topological_order([sorted(b) for b in before])
   if len(order) < len(nodes):
     stuck = next(n for n in range(len(nodes)) if n not in set(order))
@@ -121,41 +123,36 @@ def _precedes(
   for node in order:
     for earlier in before[node]:
       ancestors[node] |= ancestors[earlier] | 1 << earlier
-  return lambda a, b: bool(ancestors[b] >> a & 1)
+  return ancestors
 
 
 def _overwritten(
-  trace: Trace, result: Result, before: Callable[[int, int], bool]
+  trace: Trace, result: Result, ancestors: list[int]
 ) -> Iterator[str]:
+  touchers = [sum(1 << t for t in b.touchers) for b in trace.buffers]
+
+  def is_done(first: int, second: int) -> bool:
+    """Whether nobody needs the first when the second is written."""
+    buffer, writer = trace.buffers[first], trace.buffers[second].definer
+    if buffer.live_at_end or writer is None or not buffer.touchers:
+      return False
+    if touchers[first] & ~ancestors[writer] == 0:
+      return True
+    return (
+      touchers[first] & ~ancestors[writer] == 1 << writer
+      and (first, second) in trace.graph.nodes[writer].shares
+      and result.placements[first] == result.placements[second]
+    )
+
   spans = sorted((*_span(trace, result, b), b) for b in trace.requested)
   for number, (segment, _, high, a) in enumerate(spans):
-    for other_segment, low, _, b in spans[number + 1 :]:
+    for other in range(number + 1, len(spans)):
+      other_segment, low, _, b = spans[other]
       if other_segment != segment or low >= high:
         break
-      if not (
-        _done(trace, result, a, b, before) or _done(trace, result, b, a, before)
-      ):
+      if not (is_done(a, b) or is_done(b, a)):
         names = f"{trace.buffers[a].name!r} and {trace.buffers[b].name!r}"
         yield f"{names} share bytes while both are needed"
-
-
-def _done(
-  trace: Trace,
-  result: Result,
-  first: int,
-  second: int,
-  before: Callable[[int, int], bool],
-) -> bool:
-  """Whether nobody needs the first when the second is written."""
-  buffer, writer = trace.buffers[first], trace.buffers[second].definer
-  if buffer.live_at_end or writer is None or not buffer.touchers:
-    return False
-  if any(t != writer and not before(t, writer) for t in buffer.touchers):
-    return False
-  return writer not in buffer.touchers or (
-    (first, second) in trace.graph.nodes[writer].shares
-    and result.placements[first] == result.placements[second]
-  )
 
 
 def _miscounted(trace: Trace, result: Result) -> Iterator[str]:
