@@ -248,13 +248,14 @@ class _ModulePlanner:
     initial = tuple(range(graph.num_nodes))
     low = bounds.lower_bound(graph, initial, max_flows=_QUICK_FLOWS).num_bytes
     hopeless = self._bound(graph, low) - graph.base_bytes > enough_bytes
-    if hopeless and effort != "prove":
+    peak_bytes = liveness.peak_bytes(graph, initial)
+    if peak_bytes - graph.base_bytes <= (low - graph.base_bytes) * _MET:
       free = order.unchanged(graph, initial, low)
-      candidates = [initial]
     else:
       free = order.plan_order(graph, effort=effort)
-      packed = order.plan_order(_without_slots(graph), effort=effort)
-      candidates = _interleave(free.candidates, packed.candidates)
+    candidates = self._candidates(free.candidates)
+    if hopeless and effort != "prove":
+      candidates = iter((initial,))
     bound = self._bound(graph, free.lower_bound_bytes) - graph.base_bytes
     best, planned = self._choose(candidates, bound)
     live = liveness.peak_bytes(graph, best) - graph.base_bytes
@@ -270,8 +271,23 @@ class _ModulePlanner:
       method=free.method,
     )
 
+  def _candidates(
+    self, free: Sequence[tuple[int, ...]]
+  ) -> Iterator[tuple[int, ...]]:
+    """Yields orders to be priced, those of both slot models by turns."""
+    yield from free[:1]
+    # Only searched when the first was not good enough.
+    packed = order.plan_order(
+      _without_slots(self.entry.graph),
+      effort=self._options.effort,
+      prove=False,
+    )
+    yield from packed.candidates[:1]
+    for pair in itertools.zip_longest(free[1:], packed.candidates[1:]):
+      yield from (c for c in pair if c is not None)
+
   def _temp_bytes(self, orders: Mapping[int, Sequence[int]]) -> int:
-    return self.model.assign(orders).temp_bytes
+    return self.model.temp_bytes(orders)
 
   def _plan_inner(self, computation: Computation) -> None:
     """Orders a called computation by its own peak, if that helps the whole."""
@@ -303,16 +319,22 @@ class _ModulePlanner:
     self.orders[graph.computation.id] = tuple(ids)
 
   def _choose(
-    self, candidates: Sequence[tuple[int, ...]], bound_bytes: int
+    self, candidates: Iterator[tuple[int, ...]], bound_bytes: int
   ) -> tuple[tuple[int, ...], int]:
     """Prices orders; of those that need the fewest bytes, the closest wins."""
     initial = tuple(range(self.entry.graph.num_nodes))
-    priced = {}
-    for candidate in dict.fromkeys((*candidates[:_MAX_PRICED], initial)):
+    priced: dict[tuple[int, ...], int] = {}
+    limit = None
+    for candidate in itertools.chain(
+      itertools.islice(candidates, _MAX_PRICED), (initial,)
+    ):
+      if candidate in priced:
+        continue
       ids = self.entry.schedule(candidate)
       orders = {**self.orders, self.module.entry.id: ids}
-      priced[candidate] = self._temp_bytes(orders)
-      if priced[candidate] <= bound_bytes * _ALIKE:
+      priced[candidate] = self.model.temp_bytes(orders, limit)
+      limit = int(min(priced.values()) * _ALIKE)
+      if limit <= bound_bytes * _ALIKE**2:
         break
     least = min(priced.values())
     alike = [c for c, b in priced.items() if b <= least * _ALIKE]
@@ -333,14 +355,6 @@ class _ModulePlanner:
       return bound
     initial = range(graph.num_nodes)
     return bounds.lower_bound(optimistic, initial, max_flows=150).num_bytes
-
-
-def _interleave(
-  *groups: Sequence[tuple[int, ...]],
-) -> list[tuple[int, ...]]:
-  """Merges ranked lists: all firsts, then all seconds, and so on."""
-  ranked = itertools.zip_longest(*groups)
-  return [c for rank in ranked for c in rank if c is not None]
 
 
 def _without_slots(graph: Graph) -> Graph:

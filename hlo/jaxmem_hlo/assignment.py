@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxmem_hlo import aliasing, packing, schedule
-from jaxmem_hlo.allocation import Allocation, Assignment, busy_times
+from jaxmem_hlo.allocation import Allocation, Assignment
 from jaxmem_hlo.buffers import BufferAnalysis, LogicalBuffer
 from jaxmem_hlo.dataflow import Value
 from jaxmem_hlo.heap import HeapTrace
 from jaxmem_hlo.module import Instruction, Module
 from jaxmem_hlo.schedule import LiveRange
 from jaxmem_hlo.shapes import ShapeIndex
+from jaxmem_hlo.slots import Slots
 
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 256}
 
@@ -46,6 +47,7 @@ class AssignmentModel:
       like._shares if like is not None else {}
     )
     self._post_order = _post_order(module)
+    self._by_size = sorted(self.analysis.buffers, key=self._assignment_order)
     self._num_thread_local = _num_thread_local(self.analysis)
 
   def assign(
@@ -57,6 +59,27 @@ class AssignmentModel:
       orders: Computation id -> instruction ids in execution order, where they
         differ from the module's schedule.
     """
+    return self._assign(orders, None)
+
+  def temp_bytes(
+    self,
+    orders: Mapping[int, Sequence[int]] | None = None,
+    limit_bytes: int | None = None,
+  ) -> int:
+    """Predicts the bytes of temporaries alone.
+
+    Args:
+      orders: As in `assign`.
+      limit_bytes: Where more are needed, any number above the limit will do:
+        the prediction ends as soon as that is known.
+    """
+    return self._assign(orders, limit_bytes).temp_bytes
+
+  def _assign(
+    self,
+    orders: Mapping[int, Sequence[int]] | None,
+    limit_bytes: int | None,
+  ) -> Assignment:
     timeline = schedule.Timeline(self.module, orders)
     ranges = schedule.live_ranges(self.analysis, timeline)
     allocations, heap = self._assign_fixed(ranges)
@@ -65,7 +88,9 @@ class AssignmentModel:
       spaces.setdefault(buffer.memory_space, []).append(buffer)
     for space in sorted(spaces):
       allocations.append(
-        self._assign_heap(space, spaces[space], ranges, timeline.length)
+        self._assign_heap(
+          space, spaces[space], ranges, timeline.length, limit_bytes
+        )
       )
     return Assignment(tuple(self._combine_temps(allocations)), ranges)
 
@@ -75,17 +100,17 @@ class AssignmentModel:
     self, ranges: dict[Value, LiveRange]
   ) -> tuple[list[Allocation], list[LogicalBuffer]]:
     allocations: list[Allocation] = []
-    reusable: list[Allocation] = []
+    slots = Slots(ranges, self._shares_at_end)
     home: dict[Value, Allocation] = {}
     heap: list[LogicalBuffer] = []
-    for buffer in sorted(self.analysis.buffers, key=self._assignment_order):
+    for buffer in self._by_size:
       own = self._own_allocation(buffer)
       if own is None:
-        own = self._reuse(buffer, reusable, home, ranges)
+        own = self._reuse(buffer, slots, home)
       else:
         allocations.append(own)
         if own.is_donated:
-          reusable.append(own)
+          slots.add(own)
       if own is None and buffer.values[0].is_tuple_table:
         kind = "output" if buffer.is_live_out else "temp"
         own = Allocation(kind, buffer.size_bytes, buffer.memory_space)
@@ -93,11 +118,12 @@ class AssignmentModel:
       if own is None and buffer.is_live_out:
         own = Allocation("output", buffer.size_bytes, buffer.memory_space)
         allocations.append(own)
-        reusable.append(own)
+        slots.add(own)
       if own is None:
         heap.append(buffer)
         continue
       own.move_in(buffer, ranges)
+      slots.move_in(buffer, own)
       home.update(dict.fromkeys(buffer.values, own))
     return allocations, heap
 
@@ -125,83 +151,19 @@ class AssignmentModel:
     return None
 
   def _reuse(
-    self,
-    buffer: LogicalBuffer,
-    reusable: list[Allocation],
-    home: dict[Value, Allocation],
-    ranges: dict[Value, LiveRange],
+    self, buffer: LogicalBuffer, slots: Slots, home: dict[Value, Allocation]
   ) -> Allocation | None:
     if buffer.values[0].is_tuple_table:
       return None
-    candidates: list[Allocation] = []
+    preferred: list[Allocation] = []
     for value in buffer.values:
       if value.position.index:
         continue
       for operand in value.instruction.operands:
         operand_value = self.analysis.dataflow.trees[operand].get(())
-        if operand_value in home and home[operand_value] in reusable:
-          candidates.append(home[operand_value])
-    candidates.extend(reversed(reusable))
-    busy, ends = busy_times(buffer, ranges)
-    for allocation in candidates:
-      # Ranges may only touch where one value ends and the other begins.
-      overlap = allocation.busy & busy
-      if overlap & ~ends:
-        continue
-      if self._fits(buffer, allocation, overlap, ranges):
-        return allocation
-    return None
-
-  def _fits(
-    self,
-    buffer: LogicalBuffer,
-    allocation: Allocation,
-    overlap: int,
-    ranges: dict[Value, LiveRange],
-  ) -> bool:
-    """Whether a buffer may move in, given the times when both are live."""
-    size = buffer.size_bytes
-    if (
-      buffer.memory_space != allocation.memory_space
-      or size > allocation.size_bytes
-      or (buffer.is_live_out and size != allocation.size_bytes)
-    ):
-      return False
-    if overlap and not self._only_hands_over(
-      buffer, allocation, overlap, ranges
-    ):
-      return False
-    return not any(
-      _copies_from(new, placed)
-      for new in buffer.values
-      if new.instruction.opcode == "copy"
-      for placed in allocation.offsets
-    )
-
-  def _only_hands_over(
-    self,
-    buffer: LogicalBuffer,
-    allocation: Allocation,
-    overlap: int,
-    ranges: dict[Value, LiveRange],
-  ) -> bool:
-    """Whether at each common time one value ends in place of the other."""
-    for new in buffer.values:
-      live = ranges[new]
-      for time in {live.start, live.end}:
-        if not overlap >> time & 1:
-          continue
-        overlap &= ~(1 << time)
-        before, after = allocation.last.get(time), allocation.first.get(time)
-        if before is not None and after is None and time == live.start:
-          if not self._shares_at_end(new, ranges[before]):
-            return False
-        elif after is not None and before is None and time == live.end:
-          if not self._shares_at_end(after, live):
-            return False
-        else:
-          return False
-    return not overlap
+        if operand_value in home:
+          preferred.append(home[operand_value])
+    return slots.find(buffer, preferred)
 
   def _shares_at_end(self, user: Value, operand: LiveRange) -> bool:
     last = operand.last
@@ -231,10 +193,14 @@ class AssignmentModel:
     buffers: list[LogicalBuffer],
     ranges: dict[Value, LiveRange],
     length: int,
+    limit_bytes: int | None,
   ) -> Allocation:
     heap = HeapTrace(self.analysis, self._shares_place, buffers, ranges, length)
     blocks = heap.blocks()
-    height, offsets = packing.pack(blocks, _ALIGNMENT_BYTES[self.platform])
+    alignment_bytes = _ALIGNMENT_BYTES[self.platform]
+    # Temporaries elsewhere do not count, so no limit holds for them.
+    limit_bytes = None if memory_space else limit_bytes
+    height, offsets = packing.pack(blocks, alignment_bytes, limit_bytes)
     allocation = Allocation("temp", height, memory_space)
     by_key = {b.key: o for b, o in zip(blocks, offsets, strict=True)}
     for value, leader in heap.leader.items():
@@ -285,12 +251,6 @@ class AssignmentModel:
       user.instruction,
       user.position.index,
     )
-
-
-def _copies_from(copy: Value, placed: Value) -> bool:
-  """Whether a copy reads a value, whose place it may then not take."""
-  operands = copy.instruction.operands
-  return any(p.instruction.id in operands for p in placed.positions)
 
 
 def _post_order(module: Module) -> dict[int, int]:

@@ -35,16 +35,21 @@ def round_up(value: int, multiple: int) -> int:
 
 
 def pack(
-  blocks: Sequence[Block], alignment_bytes: int
+  blocks: Sequence[Block],
+  alignment_bytes: int,
+  limit_bytes: int | None = None,
 ) -> tuple[int, list[int]]:
   """Places blocks as XLA does: by size and by duration, the better counts.
 
   Args:
     blocks: Blocks of at least one byte.
     alignment_bytes: Every offset is a multiple of it.
+    limit_bytes: Height beyond which nobody cares how high the heap is.
 
   Returns:
-    The height of the heap in bytes, and the offset of each block.
+    The height of the heap in bytes, and the offset of each block. Where the
+    heap is higher than the limit, both are unfinished: the height is only some
+    number above the limit.
   """
   by_size = sorted(
     range(len(blocks)),
@@ -62,16 +67,21 @@ def pack(
       blocks[i].key,
     ),
   )
-  return min(
-    (
-      _place(blocks, order, alignment_bytes) for order in (by_size, by_duration)
-    ),
-    key=lambda result: result[0],
+  if limit_bytes is None:
+    limit_bytes = sum(round_up(b.size_bytes, alignment_bytes) for b in blocks)
+  best = _place(blocks, by_size, alignment_bytes, limit_bytes)
+  # The second has to be better, not as good.
+  other = _place(
+    blocks, by_duration, alignment_bytes, min(limit_bytes, best[0] - 1)
   )
+  return min(best, other, key=lambda result: result[0])
 
 
 def _place(
-  blocks: Sequence[Block], order: Sequence[int], alignment_bytes: int
+  blocks: Sequence[Block],
+  order: Sequence[int],
+  alignment_bytes: int,
+  limit_bytes: int,
 ) -> tuple[int, list[int]]:
   num_ranges = sum(len(b.times) for b in blocks)
   starts = np.empty(num_ranges, np.int64)
@@ -86,10 +96,12 @@ def _place(
     meets = np.zeros(count, bool)
     for start, end in block.times:
       meets |= (starts[:count] <= end) & (ends[:count] >= start)
-    taken = np.flatnonzero(meets)
+    taken = meets.nonzero()[0]
     offset = _best_gap(lows[taken], highs[taken], block.size_bytes)
     offsets[i] = offset
     height = max(height, offset + block.size_bytes)
+    if height > limit_bytes:
+      break
     top = round_up(offset + block.size_bytes, alignment_bytes)
     for start, end in block.times:
       starts[count], ends[count] = start, end
@@ -102,14 +114,14 @@ def _best_gap(lows: np.ndarray, highs: np.ndarray, size: int) -> int:
   """Returns the offset of the smallest gap of at least `size` bytes."""
   if not lows.size:
     return 0
-  order = np.argsort(lows, kind="stable")
+  order = lows.argsort(kind="stable")
   lows = lows[order]
   tops = np.maximum.accumulate(highs[order])
   bottoms = np.empty_like(tops)
   bottoms[0] = 0
   bottoms[1:] = tops[:-1]
   gaps = lows - bottoms
-  fits = np.flatnonzero(gaps >= size)
+  fits = (gaps >= size).nonzero()[0]
   if not fits.size:
     return int(tops[-1])
-  return int(bottoms[fits[np.argmin(gaps[fits])]])
+  return int(bottoms[fits[gaps[fits].argmin()]])

@@ -25,7 +25,8 @@ class _Budget:
 
   Attributes:
     max_passes: Passes of the search.
-    max_runs: Node executions of the search: a few microseconds each.
+    max_runs: Node executions of the search, a few microseconds each, while
+      they bring nothing; `search` says how many more it may spend.
     max_flows: Minimum cuts for the final bound.
     tolerance: The relative gap that needs no more search and no proof.
     max_cpsat_nodes: The largest contracted graph that CP-SAT is given.
@@ -57,9 +58,9 @@ _BUDGETS = {
     max_runs=200_000,
     max_flows=60,
     tolerance=1e-4,
-    max_cpsat_nodes=60,
+    max_cpsat_nodes=200,
     max_cpsat_time=0.5,
-    max_probe_flows=0,
+    max_probe_flows=2_000,
   ),
   "prove": _Budget(
     max_passes=160,
@@ -78,6 +79,7 @@ def plan_order(
   initial_order: Sequence[int] | None = None,
   *,
   effort: Effort = "normal",
+  prove: bool = True,
 ) -> OrderResult:
   """Finds an order with a low peak, close to the compiler's order.
 
@@ -91,6 +93,8 @@ def plan_order(
     initial_order: The compiler's order; `range(num_nodes)` if None.
     effort: "fast" for a few passes, "normal", or "prove" to spend up to
       minutes on the proof.
+    prove: Whether to run the methods whose main use is a proof (probing and
+      CP-SAT), as far as the effort has them.
 
   Returns:
     The best order found. Of several with its peak, the one that departs least
@@ -116,7 +120,10 @@ def plan_order(
   if bound == peak_bytes:
     return unchanged(graph, initial, bound)
   contraction = contract(graph)
-  found = _improve(contraction, initial, _BUDGETS[effort])
+  budget = _BUDGETS[effort]
+  if not prove:
+    budget = dataclasses.replace(budget, max_cpsat_nodes=0, max_probe_flows=0)
+  found = _improve(contraction, initial, budget)
   return _stay_close(graph, contraction, initial, found)
 
 
@@ -158,6 +165,15 @@ def _improve(
   accepted = budget.tolerance * (found.lower_bound_bytes - graph.base_bytes)
   if found.peak_bytes - found.lower_bound_bytes <= accepted:
     return found
+  # Probing first: its time is known beforehand, that of CP-SAT is not.
+  below = found.peak_bytes - 1 - int(accepted)
+  if refute(graph, below, max_flows=budget.max_probe_flows).refuted:
+    return dataclasses.replace(
+      found,
+      lower_bound_bytes=below + 1,
+      status="optimal" if below + 1 == found.peak_bytes else "feasible",
+      method=f"{found.method} + probing",
+    )
   if graph.num_nodes <= budget.max_cpsat_nodes:
     decided = cpsat_order(
       graph,
@@ -167,19 +183,10 @@ def _improve(
     )
     found = dataclasses.replace(
       decided,
-      method="search + cp-sat",
+      method=f"{found.method} + cp-sat",
       num_passes=found.num_passes,
       candidates=tuple(dict.fromkeys((decided.order, *found.candidates))),
     )
-  if found.status == "feasible" and budget.max_probe_flows:
-    below = found.peak_bytes - 1
-    if refute(graph, below, max_flows=budget.max_probe_flows).refuted:
-      found = dataclasses.replace(
-        found,
-        lower_bound_bytes=found.peak_bytes,
-        status="optimal",
-        method=f"{found.method} + probing",
-      )
   return found
 
 

@@ -23,6 +23,7 @@ from jaxmem.order.directed_pass import DirectedPass
 from jaxmem.order.result import OrderResult
 
 _MAX_CANDIDATES = 8
+_MAX_EXTENSION = 5
 _MAX_BOTTLENECKS = 24
 _MAX_STALLED_ROUNDS = 2
 _NUM_BISECTIONS = 6
@@ -46,7 +47,8 @@ def search(
     graph: The program; contract it first, it pays.
     initial_order: A topological order to start from and never to be worse than.
     max_passes: How many passes to make at most.
-    max_runs: After how many node executions to begin no new pass.
+    max_runs: After how many node executions without a better order to begin
+      no new pass. Five times as many end the search in any case.
     max_flows: How many minimum cuts to spend on the final bound.
     tolerance: The gap to stop at, relative to the bound less
       `graph.base_bytes`.
@@ -76,6 +78,7 @@ class _Search:
     self._passes: dict[bool, DirectedPass] = {}
     self._max_passes = max_passes
     self._max_runs = max_runs
+    self._num_runs_at_best = 0
     self._num_passes = 0
     self._initial = tuple(initial_order)
     self._best = self._initial
@@ -98,14 +101,18 @@ class _Search:
     return self._result()
 
   def _is_done(self) -> bool:
-    num_runs = sum(made.num_runs for made in self._passes.values())
+    num_runs = self._num_runs()
     bound = self._bound.num_bytes
     accepted = self._tolerance * max(0, bound - self._graph.base_bytes)
     return (
       self._peak_bytes <= bound + accepted
       or self._num_passes >= self._max_passes
-      or num_runs >= self._max_runs
+      or num_runs >= self._num_runs_at_best + self._max_runs
+      or num_runs >= _MAX_EXTENSION * self._max_runs
     )
+
+  def _num_runs(self) -> int:
+    return sum(made.num_runs for made in self._passes.values())
 
   def _raise_bound(self, max_flows: int) -> None:
     if self._peak_bytes > self._bound.num_bytes:
@@ -167,6 +174,7 @@ class _Search:
     peak_bytes = liveness.peak_bytes(self._graph, order)
     if peak_bytes < self._peak_bytes:
       self._best, self._peak_bytes = order, peak_bytes
+      self._num_runs_at_best = self._num_runs()
       self._improvements.append(order)
     return peak_bytes
 
