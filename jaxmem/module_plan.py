@@ -286,8 +286,12 @@ class _ModulePlanner:
     for pair in itertools.zip_longest(free[1:], packed.candidates[1:]):
       yield from (c for c in pair if c is not None)
 
-  def _temp_bytes(self, orders: Mapping[int, Sequence[int]]) -> int:
-    return self.model.temp_bytes(orders)
+  def _temp_bytes(
+    self,
+    orders: Mapping[int, Sequence[int]],
+    limit_bytes: int | None = None,
+  ) -> int:
+    return self.model.temp_bytes(orders, limit_bytes)
 
   def _plan_inner(self, computation: Computation) -> None:
     """Orders a called computation by its own peak, if that helps the whole."""
@@ -332,7 +336,7 @@ class _ModulePlanner:
         continue
       ids = self.entry.schedule(candidate)
       orders = {**self.orders, self.module.entry.id: ids}
-      priced[candidate] = self.model.temp_bytes(orders, limit)
+      priced[candidate] = self._temp_bytes(orders, limit)
       limit = int(min(priced.values()) * _ALIKE)
       if limit <= bound_bytes * _ALIKE**2:
         break
