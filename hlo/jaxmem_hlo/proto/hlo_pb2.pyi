@@ -220,10 +220,12 @@ class Instruction(_message.Message):
     "name",
     "opcode",
     "operand_ids",
+    "original_value",
     "output_operand_aliasing",
     "parameter_number",
     "precision_config",
     "shape",
+    "sharding",
     "tuple_index",
     "window",
   )
@@ -244,6 +246,7 @@ class Instruction(_message.Message):
   OPERAND_IDS_FIELD_NUMBER: _ClassVar[int]
   CONTROL_PREDECESSOR_IDS_FIELD_NUMBER: _ClassVar[int]
   CALLED_COMPUTATION_IDS_FIELD_NUMBER: _ClassVar[int]
+  SHARDING_FIELD_NUMBER: _ClassVar[int]
   BACKEND_CONFIG_FIELD_NUMBER: _ClassVar[int]
   IS_HOST_TRANSFER_FIELD_NUMBER: _ClassVar[int]
   FEATURE_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +254,7 @@ class Instruction(_message.Message):
   BATCH_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
   CUSTOM_CALL_HAS_SIDE_EFFECT_FIELD_NUMBER: _ClassVar[int]
   OUTPUT_OPERAND_ALIASING_FIELD_NUMBER: _ClassVar[int]
+  ORIGINAL_VALUE_FIELD_NUMBER: _ClassVar[int]
   name: str
   opcode: str
   shape: Shape
@@ -268,6 +272,7 @@ class Instruction(_message.Message):
   operand_ids: _containers.RepeatedScalarFieldContainer[int]
   control_predecessor_ids: _containers.RepeatedScalarFieldContainer[int]
   called_computation_ids: _containers.RepeatedScalarFieldContainer[int]
+  sharding: bytes
   backend_config: bytes
   is_host_transfer: bool
   feature_group_count: int
@@ -277,6 +282,7 @@ class Instruction(_message.Message):
   output_operand_aliasing: _containers.RepeatedCompositeFieldContainer[
     OutputOperandAliasing
   ]
+  original_value: bytes
   def __init__(
     self,
     name: str | None = ...,
@@ -298,6 +304,7 @@ class Instruction(_message.Message):
     operand_ids: _Iterable[int] | None = ...,
     control_predecessor_ids: _Iterable[int] | None = ...,
     called_computation_ids: _Iterable[int] | None = ...,
+    sharding: bytes | None = ...,
     backend_config: bytes | None = ...,
     is_host_transfer: bool = ...,
     feature_group_count: int | None = ...,
@@ -306,6 +313,7 @@ class Instruction(_message.Message):
     custom_call_has_side_effect: bool = ...,
     output_operand_aliasing: _Iterable[OutputOperandAliasing | _Mapping]
     | None = ...,
+    original_value: bytes | None = ...,
   ) -> None: ...
 
 class ProgramShape(_message.Message):

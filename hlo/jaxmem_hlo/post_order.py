@@ -1,0 +1,60 @@
+"""XLA's post order of a computation's instructions.
+
+XLA numbers values, and breaks ties in buffer assignment, by this order, which
+it derives from the order in which a message lists the instructions: depth
+first from each instruction without users, in the listed order; first what it
+has control dependencies on, last to first, then its operands, first to last.
+Listing the instructions of an
+edited computation in this very order makes XLA see what the models here see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jaxmem_hlo.proto import hlo_pb2
+
+
+def instruction_post_order(
+  instructions: Sequence[hlo_pb2.Instruction],
+) -> list[int]:
+  """Returns instruction ids in XLA's post order.
+
+  Args:
+    instructions: Of one computation, as listed.
+
+  Raises:
+    ValueError: If the instructions depend on each other in a cycle.
+  """
+  by_id = {i.id: i for i in instructions}
+  used = {o for i in instructions for o in _needed(i)}
+  order: list[int] = []
+  # False while the instructions that one needs are visited, True behind it.
+  is_done: dict[int, bool] = {}
+  for instruction in instructions:
+    if instruction.id in used:
+      continue
+    stack = [instruction.id]
+    while stack:
+      current = stack[-1]
+      if current in is_done:
+        stack.pop()
+        if not is_done[current]:
+          is_done[current] = True
+          order.append(current)
+        continue
+      is_done[current] = False
+      # What is pushed last is visited first.
+      for needed in reversed(list(_needed(by_id[current]))):
+        if needed not in is_done:
+          stack.append(needed)
+        elif not is_done[needed]:
+          raise ValueError(f"{by_id[needed].name} needs itself.")
+  if len(order) < len(instructions):
+    raise ValueError("The instructions depend on each other in a cycle.")
+  return order
+
+
+def _needed(instruction: hlo_pb2.Instruction) -> Iterator[int]:
+  yield from reversed(instruction.control_predecessor_ids)
+  yield from instruction.operand_ids
