@@ -77,6 +77,7 @@ class ComputationGraph:
     computation: The computation.
     graph: Its nodes, in the order of the module's schedule.
     instructions: The instruction of each node.
+    values: The value in each buffer.
     owned_bytes: Bytes that the caller counts as its own operands and outputs
       while the computation runs.
     num_pinned: Nodes that keep their order among themselves.
@@ -87,6 +88,7 @@ class ComputationGraph:
   computation: Computation
   graph: Graph
   instructions: tuple[Instruction, ...]
+  values: tuple[Value, ...]
   owned_bytes: int
   num_pinned: int
   is_repaired: bool
@@ -218,9 +220,10 @@ class _Builder:
       graph=Graph(
         nodes=nodes,
         buffers=buffers,
-        base_bytes=self._slot_bytes() if is_entry else 0,
+        base_bytes=sum(self._slots().values()) if is_entry else 0,
       ),
       instructions=tuple(self._nodes),
+      values=tuple(self._values),
       owned_bytes=0 if is_entry else self._owned_bytes(),
       num_pinned=self._pinned,
       is_repaired=is_repaired,
@@ -402,6 +405,7 @@ class _Builder:
         writer = self._definer[new]
         if writer is not None and writer in self._touchers[old]:
           shares[writer][number[old], number[new]] = None
+    largest_slot = max(self._slots().values(), default=0)
     for value in self._values:
       definer = self._definer[value]
       if definer is None or self._nodes[definer] is not value.instruction:
@@ -410,7 +414,15 @@ class _Builder:
         continue  # Carries share by their chains, and results never do.
       for operand in self._nodes[definer].operands:
         for read in self._dataflow.trees[operand].values():
-          if read in number and self._model.may_share(operand, read, value):
+          # On the heap, buffers of several values never take a place over.
+          if (
+            read in number
+            and (
+              value.size_bytes <= largest_slot
+              or (self._is_alone(read) and self._is_alone(value))
+            )
+            and self._model.may_share(operand, read, value)
+          ):
             shares[definer][number[read], number[value]] = None
     return [list(pairs) for pairs in shares]
 
@@ -426,16 +438,18 @@ class _Builder:
       default=0,
     )
 
-  def _slot_bytes(self) -> int:
-    """Bytes of donated parameters and of outputs with their own memory."""
-    return sum(
-      self._analysis.buffer_of(v).size_bytes
-      for v in {
-        self._analysis.buffer_of(v).values[0]
-        for v in self._values
-        if self._analysis.buffer_of(v).is_live_out or self._is_donated(v)
-      }
-    )
+  def _is_alone(self, value: Value) -> bool:
+    return len(self._analysis.buffer_of(value).values) == 1
+
+  def _slots(self) -> dict[int, int]:
+    """Donated parameters and outputs with their own memory: id -> bytes."""
+    buffers = {self._analysis.buffer_of(v).id: v for v in self._values}
+    slots = {}
+    for number, value in buffers.items():
+      buffer = self._analysis.buffer_of(value)
+      if buffer.is_live_out or self._is_donated(value):
+        slots[number] = buffer.size_bytes
+    return slots
 
   def _is_donated(self, value: Value) -> bool:
     return not self._analysis.donated.isdisjoint(
