@@ -334,6 +334,31 @@ class NodeTest(parameterized.TestCase):
     share = (x_to_new.index("x"), x_to_new.index("new"))
     self.assertIn(share, found.graph.nodes[1].shares)
 
+  @parameterized.parameters(False, True)
+  def test_buffers_of_several_values_share_only_in_slots(self, is_slot):
+    # a and b are as large as each other, a dies at b, and both operations are
+    # elementwise. But b and c are one buffer: on the heap it takes no place
+    # over. In the memory of a donated argument it may.
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(f32(2), name="x")
+    index = main.parameter(s32(), name="i")
+    given = main.parameter(f32(8), name="given")
+    big = main.op("broadcast", f32(8), x, name="big")
+    a = main.op("tanh", f32(8), big, name="a")
+    b = main.op("negate", f32(8), a, name="b")
+    c = main.op("dynamic-update-slice", f32(8), b, x, index, name="c")
+    d = main.op("dot", f32(2), c, name="d")
+    # Without donation the second output is as small as the first.
+    new, shape = (given, f32(8)) if is_slot else (x, f32(2))
+    main.tuple(d, main.op("tanh", shape, new, name="new"))
+    module = builder.module(main, donations=[(2, (1,))] if is_slot else [])
+    found = _graph(module)
+    names = [b.name for b in found.graph.buffers]
+    (node,) = [n for n in found.graph.nodes if n.name == "b"]
+    pair = names.index("a"), names.index("b")
+    self.assertEqual(pair in node.shares, is_slot)
+
   def test_frozen(self):
     found = _graph(tiny_hlo.loop(kinds="u"))
     with self.assertRaises(dataclasses.FrozenInstanceError):
