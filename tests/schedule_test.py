@@ -183,9 +183,8 @@ class LiveRangeTest(absltest.TestCase):
     done = main.op("async-done", f32(8), start, name="done")
     main.op("add", f32(8), other, done, name="sum")
     ranges = _ranges(builder.module(main))
-    # Times: x 0, callee 1-2, start 3, other 4, done 5, sum 6. XLA lets what
-    # an asynchronous computation makes live from its caller's start.
-    self.assertEqual(ranges["made"], (0, 6))
+    # Times: x 0, callee 1-2, start 3, other 4, done 5, sum 6.
+    self.assertEqual(ranges["made"], (2, 6))
     self.assertEqual(ranges["other"], (4, 6))
 
 

@@ -153,7 +153,7 @@ def _extend_async(
   timeline: Timeline,
   ranges: dict[Value, LiveRange],
 ) -> None:
-  """Values inside an asynchronous computation live for its whole window."""
+  """Values inside an asynchronous computation live until it is done."""
   dataflow = analysis.dataflow
   for computation in dataflow.computations:
     caller = dataflow.callers.get(computation.id)
@@ -162,10 +162,8 @@ def _extend_async(
     outer = caller.computation
     done = [u for u in outer.users[caller.id] if u.opcode == "async-done"]
     end = max((timeline.times[d.id] for d in done), default=timeline.length)
-    start = timeline.spans[outer.id][0]
     for value in dataflow.values:
       if value.instruction.computation is computation:
-        ranges[value].start = min(ranges[value].start, start)
         ranges[value].end = max(ranges[value].end, end)
 
 
