@@ -1,0 +1,368 @@
+"""The cheapest plan whose events come from a given pool, by CP-SAT.
+
+Retention intervals, as in Checkmate (Jain et al., MLSys 2020,
+arXiv:1910.02653) and Moccasin (Bartan et al., ICML 2023, arXiv:2304.14463),
+over a fixed order, with a literal per event of the pool instead of one per
+step and value.
+
+Variables: R[e], whether event e happens. The points of a value are the keys at
+which it is made or read, originally or by an event of the pool;
+S[v, j] says whether v is kept over the open interval from its point j to the
+next.
+
+1. A reader finds its value: S before an original reader is true, and
+   R[e] implies S before a point where e reads.
+2. What is kept is there: S[v, j] implies S[v, j - 1] or R[e] if e makes v at
+   point j; the two exclude each other.
+3. The bytes of what is present at a key, its extra bytes added and what its
+   outputs share with dying operands subtracted, meet the limit.
+4. Minimise the seconds of the events that happen.
+
+Rows of events that do not happen hold whenever their neighbours do.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from jaxmem import cpsat
+from jaxmem.budget import greedy
+from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.problem import BudgetProblem
+
+# What the integers of the program resolve of the limit and of the seconds.
+_BYTE_STEPS = 1 << 20
+_COST_STEPS = 1_000_000
+
+_Literal = cp_model.LiteralT
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExactResult:
+  """The best plan from a pool.
+
+  Attributes:
+    profile: The plan; None if there is none, or none was found.
+    status: Of the search. "optimal" and "infeasible" are about the pool.
+    lower_bound_s: No plan from the pool costs less.
+  """
+
+  profile: Profile | None
+  status: cpsat.CpStatus
+  lower_bound_s: float
+
+
+def choose_from_pool(
+  problem: BudgetProblem,
+  limit_bytes: int,
+  pool: Sequence[Event],
+  work: float,
+  hint: Profile | None = None,
+) -> ExactResult:
+  """Finds the cheapest plan that fits, with events of a pool only.
+
+  Args:
+    problem: The problem.
+    limit_bytes: The limit.
+    pool: Events to choose from.
+    work: CP-SAT's deterministic time, roughly seconds.
+    hint: A plan to start from.
+  """
+  return _Program(problem, limit_bytes, pool).solve(work, hint)
+
+
+@dataclasses.dataclass(slots=True)
+class _Points:
+  """Where a value is made and read.
+
+  Attributes:
+    keys: Ascending; the first is that of the original.
+    made_by: Event index where an event makes it, else -1.
+    read_by: Event index where an event reads it, else -1.
+    kept: The literal of each interval between neighbours.
+  """
+
+  keys: list[int]
+  made_by: list[int]
+  read_by: list[int]
+  kept: list[_Literal] = dataclasses.field(default_factory=list)
+
+
+class _Program:
+  def __init__(
+    self, problem: BudgetProblem, limit_bytes: int, pool: Sequence[Event]
+  ):
+    self._problem = problem
+    self._limit = limit_bytes
+    self._pool = sorted(set(pool))
+    self._empty = Profile(problem)
+    self._model = cp_model.CpModel()
+    self._runs = [self._model.new_bool_var("") for _ in self._pool]
+    self._keys = [self._empty.run_key(*e) for e in self._pool]
+    self._rows = sorted([*self._empty.keys, *self._keys])
+    self._byte_unit = max(1, limit_bytes // _BYTE_STEPS)
+    self._points = self._find_points()
+    for points in self._points.values():
+      self._add_retention(points)
+    self._add_rows()
+    self._cost_unit = self._add_objective()
+
+  def solve(self, work: float, hint: Profile | None) -> ExactResult:
+    """Runs CP-SAT; see `choose_from_pool`."""
+    if hint is not None:
+      self._add_hint(hint)
+    solver = cpsat.make_solver(work)
+    status = cpsat.solve(solver, self._model)
+    if status == "infeasible":
+      return ExactResult(
+        profile=None, status=status, lower_bound_s=float("inf")
+      )
+    # Every cost was rounded by up to half a unit.
+    slack = 0.5 * len(self._pool)
+    bound = max(0.0, solver.best_objective_bound - slack) * self._cost_unit
+    profile = None
+    if status != "unknown":
+      chosen = [
+        e
+        for e, run in zip(self._pool, self._runs, strict=True)
+        if solver.boolean_value(run)
+      ]
+      profile = Profile(self._problem, chosen)
+      greedy.clean(profile)
+      if profile.peak_bytes > self._limit:
+        profile = None
+    return ExactResult(profile=profile, status=status, lower_bound_s=bound)
+
+  # Points.
+
+  def _find_points(self) -> dict[int, _Points]:
+    """For each value that an event makes or reads, where it is touched."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for event, (unit, _) in enumerate(self._pool):
+      made = self._problem.units[unit]
+      for value in made.outputs:
+        found.setdefault(value, []).append((self._keys[event], event, -1))
+      for value in made.inputs:
+        found.setdefault(value, []).append((self._keys[event], -1, event))
+    points = {}
+    for value in sorted(found):
+      original = self._empty.producers(value)[0]
+      touched = [(original, -1, -1), *found[value]]
+      touched += [(use, -1, -1) for use in self._empty.uses(value)]
+      keys, made_by, read_by = zip(*sorted(touched), strict=True)
+      points[value] = _Points([*keys], [*made_by], [*read_by])
+    return points
+
+  # Rules 1 and 2.
+
+  def _add_retention(self, points: _Points) -> None:
+    points.kept = self._new_intervals(points)
+    for j in range(1, len(points.keys)):
+      before = points.kept[j - 1]
+      after = points.kept[j] if j < len(points.kept) else False
+      maker, reader = points.made_by[j], points.read_by[j]
+      if reader >= 0:
+        self._imply(self._runs[reader], before)
+      if maker >= 0:
+        self._imply(after, before, self._runs[maker])
+        self._imply(before, self._runs[maker].negated())
+      else:
+        self._imply(after, before)
+
+  def _new_intervals(self, points: _Points) -> list[_Literal]:
+    """Makes S: true where an original reader leaves no choice."""
+    kept: list[_Literal] = []
+    is_forced = False
+    for maker, reader in zip(
+      reversed(points.made_by[1:]), reversed(points.read_by[1:]), strict=True
+    ):
+      if maker >= 0:
+        is_forced = False
+      elif reader < 0:
+        is_forced = True
+      kept.append(True if is_forced else self._model.new_bool_var(""))
+    return kept[::-1]
+
+  def _imply(self, premise: _Literal, *any_of: _Literal) -> None:
+    """Adds: the premise implies one of the others."""
+    if premise is False or any(x is True for x in any_of):
+      return
+    clause = [] if premise is True else [_negated(premise)]
+    clause += [x for x in any_of if x is not False]
+    self._model.add_bool_or(clause)
+
+  # Rule 3.
+
+  def _add_rows(self) -> None:
+    """Adds the rows where the literals that count, or what is fixed, differ.
+
+    Of neighbouring rows with the same literals only the fullest is needed.
+    """
+    fixed = self._fixed_bytes()
+    starts: dict[int, list[_Term]] = collections.defaultdict(list)
+    stops: dict[int, list[_Term]] = collections.defaultdict(list)
+    for value, points in self._points.items():
+      for term in self._presence(value, points):
+        if term.literal is True:
+          fixed[term.start : term.stop] += term.size_bytes
+        elif term.literal is not False and term.stop > term.start:
+          starts[term.start].append(term)
+          stops[term.stop].append(term)
+    savings = self._savings(fixed)
+    edges = {0, len(self._rows), *starts, *stops}
+    edges |= {r + d for r in savings for d in (0, 1)}
+    ordered = sorted(e for e in edges if e <= len(self._rows))
+    active: dict[int, _Term] = {}
+    for start, stop in itertools.pairwise(ordered):
+      for term in stops[start]:
+        del active[id(term)]
+      active.update((id(term), term) for term in starts[start])
+      self._add_row(
+        int(fixed[start:stop].max()),
+        list(active.values()),
+        savings.get(start, []),
+      )
+
+  def _add_row(
+    self, fixed: int, terms: Sequence[_Term], savings: Sequence[_Term]
+  ) -> None:
+    room = self._limit - fixed
+    if sum(t.size_bytes for t in terms) <= room:
+      return
+    unit = self._byte_unit
+    present = [-(-t.size_bytes // unit) * t.literal for t in terms]
+    saved = [t.size_bytes // unit * t.literal for t in savings]
+    self._model.add(sum(present) - sum(saved) <= room // unit)
+
+  def _fixed_bytes(self) -> np.ndarray:
+    """Bytes at each row of the values that no event touches."""
+    fixed = np.zeros(len(self._rows) + 1, np.int64)
+    for value, intervals in enumerate(self._empty.intervals):
+      if value not in self._points:
+        size = self._problem.values[value].size_bytes
+        for start, end in intervals:
+          fixed[bisect.bisect_left(self._rows, start)] += size
+          fixed[bisect.bisect_right(self._rows, end)] -= size
+    fixed = np.cumsum(fixed)[:-1]
+    for step, extra in enumerate(self._problem.extra_bytes.tolist()):
+      row = bisect.bisect_left(self._rows, self._empty.step_key(step))
+      fixed[row] += extra
+    return fixed
+
+  def _presence(self, value: int, points: _Points) -> Iterator[_Term]:
+    """Literals of a value's presence, over rows."""
+    stored = self._problem.values[value]
+    size = stored.size_bytes
+    if not size:
+      return
+    rows = [bisect.bisect_left(self._rows, k) for k in points.keys]
+    for j, (key, row) in enumerate(zip(points.keys, rows, strict=True)):
+      before: _Literal = points.kept[j - 1] if j else True
+      if j == 0 and stored.is_droppable:
+        before = points.kept[0]
+      if 0 <= key < self._empty.end:
+        yield _Term(row, row + 1, size, before)
+        if points.made_by[j] >= 0:
+          yield _Term(row, row + 1, size, self._runs[points.made_by[j]])
+      if j < len(points.kept):
+        yield _Term(row + (key >= 0), rows[j + 1], size, points.kept[j])
+
+  def _savings(self, fixed: np.ndarray) -> dict[int, list[_Term]]:
+    """What outputs share with operands that die, by row.
+
+    Subtracts at once what is shared in every plan.
+    """
+    found: dict[int, list[_Term]] = {}
+    for row, key in enumerate(self._rows):
+      by_value: dict[int, list[_Literal]] = collections.defaultdict(list)
+      for operand, output in self._empty.pairs_at(key):
+        size = min(
+          self._problem.values[v].size_bytes for v in (operand, output)
+        )
+        conditions = [self._dies(operand, key), self._starts(output, key)]
+        if not size or any(c is False for c in conditions):
+          continue
+        literal: _Literal = True
+        if not all(c is True for c in conditions):
+          literal = self._model.new_bool_var("")
+          for condition in conditions:
+            self._imply(literal, condition)
+        elif any(True in by_value[v] for v in (operand, output)):
+          continue
+        for value in (operand, output):
+          by_value[value].append(literal)
+        if literal is True:
+          fixed[row] -= size
+        else:
+          found.setdefault(row, []).append(_Term(row, row + 1, size, literal))
+      for literals in by_value.values():
+        if len(literals) > 1:
+          self._model.add_at_most_one(literals)
+    return found
+
+  def _dies(self, value: int, key: int) -> _Literal:
+    """Whether the version that is read at a key is not kept any longer."""
+    points = self._points.get(value)
+    if points is None:
+      uses = self._empty.uses(value)
+      return bool(uses) and uses[-1] == key
+    j = bisect.bisect_left(points.keys, key)
+    if j == len(points.keys) or points.keys[j] != key:
+      return False
+    return j == len(points.kept) or _negated(points.kept[j])
+
+  def _starts(self, value: int, key: int) -> _Literal:
+    """Whether a version begins at a key."""
+    points = self._points.get(value)
+    if points is None:
+      return True
+    j = bisect.bisect_left(points.keys, key)
+    if points.made_by[j] >= 0:
+      return self._runs[points.made_by[j]]
+    is_droppable = self._problem.values[value].is_droppable
+    return points.kept[0] if is_droppable else True
+
+  # Rule 4.
+
+  def _add_objective(self) -> float:
+    """Adds the cost; returns the seconds of one of its units."""
+    seconds = [self._problem.units[u].seconds for u, _ in self._pool]
+    unit = max(seconds, default=0.0) / _COST_STEPS or 1.0
+    costs = [max(1, round(s / unit)) for s in seconds]
+    self._model.minimize(
+      sum(c * r for c, r in zip(costs, self._runs, strict=True))
+    )
+    return unit
+
+  def _add_hint(self, hint: Profile) -> None:
+    for event, run in zip(self._pool, self._runs, strict=True):
+      self._model.add_hint(run, hint.has(*event))
+    for value, points in self._points.items():
+      spans = itertools.pairwise(points.keys)
+      for kept, (start, end) in zip(points.kept, spans, strict=True):
+        if not isinstance(kept, bool):
+          is_kept = any(
+            s <= start and end <= e for s, e in hint.intervals[value]
+          )
+          self._model.add_hint(kept, is_kept)
+
+
+class _Term(NamedTuple):
+  """Bytes that count over rows [start, stop) if a literal holds."""
+
+  start: int
+  stop: int
+  size_bytes: int
+  literal: _Literal
+
+
+def _negated(literal: _Literal) -> _Literal:
+  return not literal if isinstance(literal, bool) else literal.negated()

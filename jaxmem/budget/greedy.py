@@ -1,0 +1,409 @@
+"""Fits a plan into a limit by the best move at a time, then deletes.
+
+A move closes one gap: the span between two neighbouring readers of a value,
+over which it is not kept but made again just before the later one. Inputs that
+are dead by then are either made again as well, recursively, or kept longer.
+A move's worth is by how much it lowers the bytes above the limit, summed over
+the profile, per second that it costs.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.problem import BudgetProblem
+
+# An input is made again if that keeps others alive by less than this part of
+# what keeping the input itself would.
+_WORTH = 0.6
+_REFRESH = 40
+_GROUPS = (2, 3, 4, 6)
+_TRIES = 6
+# Seconds that no run costs less than, so that scores are finite.
+_LEAST_S = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+  """How a run of the greedy search judges.
+
+  Attributes:
+    depth: How many runs may feed each other.
+    exponent: Of the bytes in a move's worth.
+    seconds: What each unit costs in this run's eyes; None: what it costs.
+  """
+
+  depth: int = 20
+  exponent: float = 1.0
+  seconds: tuple[float, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Gap:
+  """A value, and the keys of the neighbours between which it is not kept."""
+
+  value: int
+  start: int
+  end: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Move:
+  gain: int
+  seconds: float
+  events: tuple[Event, ...]
+
+
+_Extension = tuple[int, int, int]
+
+
+def fit(profile: Profile, limit_bytes: int, style: Style) -> bool:
+  """Adds events until the profile fits, or nothing more helps.
+
+  Args:
+    profile: Is changed.
+    limit_bytes: The limit.
+    style: How to judge moves.
+
+  Returns:
+    Whether it fits.
+  """
+  return _Search(profile, limit_bytes, style).run()
+
+
+def clean(profile: Profile) -> None:
+  """Removes events that nobody reads, and those that fed only them."""
+  changed = True
+  while changed:
+    changed = False
+    for unit, before in sorted(
+      profile.events, key=lambda e: profile.run_key(*e), reverse=True
+    ):
+      if profile.is_useless(unit, before):
+        profile.remove(unit, before)
+        changed = True
+
+
+def delete(
+  profile: Profile, limit_bytes: int, seconds: Sequence[float] | None = None
+) -> None:
+  """Removes events, dearest per byte first, as long as the rest fits.
+
+  Args:
+    profile: Is changed; its peak stays within the limit, or does not rise.
+    limit_bytes: The limit.
+    seconds: What each unit costs; by default what the problem says.
+  """
+  problem = profile.problem
+  limit = max(limit_bytes, profile.peak_bytes)
+  cost = seconds or [u.seconds for u in problem.units]
+  size = [
+    1 + sum(problem.values[v].size_bytes for v in u.outputs)
+    for u in problem.units
+  ]
+  for unit, before in sorted(
+    profile.events, key=lambda e: (-cost[e[0]] / size[e[0]], e)
+  ):
+    profile.remove(unit, before)
+    if profile.peak_bytes > limit:
+      profile.add(unit, before)
+  clean(profile)
+
+
+class _Search:
+  def __init__(self, profile: Profile, limit_bytes: int, style: Style):
+    self._profile = profile
+    self._problem = profile.problem
+    self._limit = limit_bytes
+    self._style = style
+    self._sizes = [v.size_bytes for v in self._problem.values]
+    self._seconds = [
+      max(s, _LEAST_S)
+      for s in style.seconds or [u.seconds for u in self._problem.units]
+    ]
+    self._heap: list[tuple[float, int, int, int]] = []
+    self._banned: set[object] = set()
+    self._candidates = [
+      v
+      for v, unit in enumerate(self._problem.unit_of)
+      if unit >= 0 and self._sizes[v] and self._problem.values[v].uses
+    ]
+    self._excess = profile.excess(limit_bytes)
+
+  def run(self) -> bool:
+    accepted = 0
+    self._push_all()
+    while self._excess > 0:
+      if not self._heap:
+        if accepted == 0 and not self._join():
+          return False
+        self._push_all()
+        accepted = 0
+        continue
+      gap, move = self._pop()
+      if move is None:
+        continue
+      if not self._try(move):
+        self._banned.add(gap)
+        continue
+      accepted += 1
+      if accepted >= _REFRESH:
+        self._push_all()
+        accepted = 0
+      else:
+        for value in self._changed_by(move):
+          self._push(value)
+    return True
+
+  # The queue of moves.
+
+  def _push_all(self) -> None:
+    self._heap.clear()
+    for value in self._candidates:
+      self._push(value)
+
+  def _push(self, value: int) -> None:
+    for gap in self._gaps(value):
+      move = self._evaluate((gap,), self._style.depth)
+      if move is not None:
+        heapq.heappush(
+          self._heap, (-self._worth(move), value, gap.start, gap.end)
+        )
+
+  def _pop(self) -> tuple[_Gap | None, _Move | None]:
+    """Takes the best gap, if it is still as good as it was."""
+    _, value, start, end = heapq.heappop(self._heap)
+    gap = _Gap(value, start, end)
+    if gap in self._banned or gap not in self._gaps(value):
+      return None, None
+    move = self._evaluate((gap,), self._style.depth)
+    if move is None:
+      return None, None
+    worth = self._worth(move)
+    if self._heap and -worth > self._heap[0][0] * 0.999:
+      heapq.heappush(self._heap, (-worth, value, start, end))
+      return None, None
+    return gap, move
+
+  def _worth(self, move: _Move) -> float:
+    return float(move.gain) ** self._style.exponent / move.seconds
+
+  def _changed_by(self, move: _Move) -> list[int]:
+    units = self._problem.units
+    found: dict[int, None] = {}
+    for unit, _ in move.events:
+      found.update(dict.fromkeys((*units[unit].outputs, *units[unit].inputs)))
+    return [
+      v for v in found if self._problem.unit_of[v] >= 0 and self._sizes[v]
+    ]
+
+  def _try(self, move: _Move) -> bool:
+    """Makes a move; takes it back if it does not lower the excess."""
+    for event in move.events:
+      self._profile.add(*event)
+    excess = self._profile.excess(self._limit)
+    if excess < self._excess:
+      self._excess = excess
+      return True
+    for event in move.events:
+      self._profile.remove(*event)
+    return False
+
+  # Gaps and moves.
+
+  def _gaps(self, value: int) -> Iterator[_Gap]:
+    """Gaps of a value over which too many bytes are live."""
+    profile = self._profile
+    uses = profile.uses(value)
+    unit = self._problem.unit_of[value]
+    keys = sorted([*uses, *profile.producers(value)])
+    produced = set(profile.producers(value))
+    for start, end in itertools.pairwise(keys):
+      if end in produced:
+        continue
+      before = profile.step_at(end)
+      if before <= profile.step_at(start) + 1:
+        continue
+      gap = _Gap(value, start, end)
+      if gap in self._banned or profile.has(unit, before):
+        continue
+      low, high = self._range(start, end)
+      if high > low and profile.live[low:high].max() > self._limit:
+        yield gap
+
+  def _range(self, start: int, end: int) -> tuple[int, int]:
+    """Positions of the keys strictly between two keys."""
+    low, high = self._profile.key_array.searchsorted((start + 1, end))
+    return int(low), int(high)
+
+  def _evaluate(self, gaps: Sequence[_Gap], depth: int) -> _Move | None:
+    """Estimates what closing gaps is worth; None if not possible or nothing."""
+    profile = self._profile
+    events: dict[Event, None] = {}
+    changes: list[_Extension] = []
+    extended: dict[tuple[int, int], int] = {}
+    for gap in gaps:
+      unit = self._problem.unit_of[gap.value]
+      before = profile.step_at(gap.end)
+      found = self._closure(unit, before, depth)
+      if found is None:
+        return None
+      events.update(dict.fromkeys(found[0]))
+      for value, start, end in found[1]:
+        key = value, start
+        extended[key] = max(extended.get(key, 0), end)
+      changes.append(
+        (-self._sizes[gap.value], gap.start, profile.run_key(unit, before))
+      )
+    if not events:
+      return None
+    for (value, start), end in extended.items():
+      changes.append((self._sizes[value], start, end))
+    gain = self._gain(changes)
+    if gain <= 0:
+      return None
+    seconds = sum(self._seconds[unit] for unit, _ in events)
+    return _Move(gain, seconds, tuple(events))
+
+  def _gain(self, changes: Sequence[tuple[int, int, int]]) -> int:
+    """By how much the excess falls if sizes are added between keys."""
+    keys = self._profile.key_array
+    bounds = np.array([(c[1] + 1, c[2]) for c in changes], np.int64)
+    places = keys.searchsorted(bounds)
+    low, high = int(places.min()), int(places.max())
+    old = self._profile.live[low:high] - self._limit
+    new = old.copy()
+    for (size, _, _), (start, end) in zip(
+      changes, places.tolist(), strict=True
+    ):
+      new[start - low : max(start, end) - low] += size
+    return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
+
+  def _closure(
+    self, unit: int, before: int, depth: int
+  ) -> tuple[list[Event], list[_Extension]] | None:
+    """What must run for a unit to run before a step, and what must be kept.
+
+    Returns:
+      Events, inputs first, and (value, from key, to key) of inputs that are
+      kept longer. None if the unit may not run there.
+    """
+    profile, problem = self._profile, self._problem
+    made = problem.units[unit]
+    if not made.step < before <= problem.latest_run[unit]:
+      return None
+    if profile.has(unit, before):
+      return [], []
+    events: list[Event] = []
+    extensions: list[_Extension] = []
+    key = profile.run_key(unit, before)
+    for value in made.inputs:
+      last = self._last_read(value, key)
+      if last is None:
+        continue
+      source = problem.unit_of[value]
+      found = None
+      if source >= 0 and depth > 0:
+        found = self._closure(source, before, depth - 1)
+      if found is not None:
+        kept = sum(self._sizes[e[0]] for e in found[1] if e not in extensions)
+        if kept < _WORTH * self._sizes[value]:
+          events += [e for e in found[0] if e not in events]
+          extensions += [e for e in found[1] if e not in extensions]
+          continue
+      extensions.append((value, last, key))
+    events.append((unit, before))
+    return events, extensions
+
+  def _last_read(self, value: int, key: int) -> int | None:
+    """The end of the version that a reader would see; None if it is alive.
+
+    A version that the reader's own step reads is alive: it is read a moment
+    later.
+    """
+    end = -1
+    for start, last in self._profile.intervals[value]:
+      if start >= key:
+        break
+      end = last
+    if end >= key:
+      return None
+    if end < 0:
+      # The original was dropped: it has to be written again.
+      end = self._profile.producers(value)[0]
+    return end
+
+  # Joint moves.
+
+  def _join(self) -> bool:
+    """Closes several gaps at once that keep the same input alive."""
+    for _ in range(_TRIES):
+      best = self._best_group()
+      if best is None:
+        return False
+      group, move = best
+      if self._try(move):
+        return True
+      self._banned.add(group)
+    return False
+
+  def _best_group(self) -> tuple[tuple[_Gap, ...], _Move] | None:
+    groups = self._groups()
+    best = None
+    for (_, depth), gaps in groups.items():
+      if len(gaps) < 2:
+        continue
+      unit_of = self._problem.unit_of
+      gaps.sort(
+        key=lambda g: -self._sizes[g.value] / self._seconds[unit_of[g.value]]
+      )
+      for count in sorted({*_GROUPS, len(gaps)}):
+        group = tuple(gaps[:count])
+        if count > len(gaps) or group in self._banned:
+          continue
+        move = self._evaluate(group, depth)
+        if move is not None and (
+          best is None or self._worth(move) > self._worth(best[1])
+        ):
+          best = group, move
+    return best
+
+  def _groups(self) -> dict[tuple[int, int], list[_Gap]]:
+    """Gaps by (value that closing them keeps alive, depth)."""
+    groups = collections.defaultdict(list)
+    for value in self._candidates:
+      unit = self._problem.unit_of[value]
+      for gap in self._gaps(value):
+        for depth in (1, self._style.depth):
+          before = self._profile.step_at(gap.end)
+          found = self._closure(unit, before, depth)
+          if found is None:
+            continue
+          for kept in dict.fromkeys(e[0] for e in found[1]):
+            groups[kept, depth].append(gap)
+    return groups
+
+
+def solve(
+  problem: BudgetProblem, limit_bytes: int, style: Style | None = None
+) -> Profile:
+  """Returns the plan of one greedy run; it may not fit.
+
+  Args:
+    problem: The problem.
+    limit_bytes: The limit.
+    style: How to judge moves.
+  """
+  style = style or Style()
+  profile = Profile(problem)
+  fit(profile, limit_bytes, style)
+  clean(profile)
+  delete(profile, limit_bytes, style.seconds)
+  return profile
