@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxmem.allocators.command import add_memcost
 from jaxmem.version import __version__
 
 _EXIT_FAILURE = 1
@@ -71,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
   _add_plan(commands.add_parser("plan", help="plan a step and print the plan"))
   _add_place(
     commands.add_parser("place", help="place buffers of a CSV file in an arena")
+  )
+  add_memcost(
+    commands.add_parser(
+      "memcost", help="compare the allocators of the literature on a step"
+    ),
+    _load_on_cpu,
   )
   demo = commands.add_parser(
     "demo",
@@ -252,6 +259,12 @@ def _load(path: str) -> _Step:
   if not callable(found):
     raise _UsageError(f"{path} must be a function, got {found!r}")
   return _checked(path, found())
+
+
+def _load_on_cpu(path: str) -> _Step:
+  """Loads a factory for a command that only traces its step."""
+  _stay_on_cpu()
+  return _load(path)
 
 
 def _checked(path: str, returned: Any) -> _Step:
