@@ -10,12 +10,14 @@ step on a CPU; `tiny` compiles in a few seconds, for unit tests.
 from collections.abc import Callable
 
 from benchmarks.zoo import (
+  encoder,
   experts,
   googlenet,
   language,
   mobile,
   randwire,
   unet,
+  video,
   vision,
 )
 from benchmarks.zoo.training import Step, concrete
@@ -30,23 +32,29 @@ MODELS: dict[str, Callable[[int, str], Step]] = {
   "efficientnet_b0": mobile.efficientnet_b0,
   "googlenet": googlenet.googlenet,
   "gpt2_small": language.gpt2_small,
+  "mnasnet1_0": mobile.mnasnet1_0,
   "mobilenet_v2": mobile.mobilenet_v2,
   "moe_transformer": experts.moe_transformer,
   "randwire": randwire.randwire,
+  "resnet3d_18": video.resnet3d_18,
   "resnet50": vision.resnet50,
   "scan_transformer": language.scan_transformer,
   "unet": unet.unet,
   "vgg16": vision.vgg16,
   "vit_b16": vision.vit_b16,
   "wmt_transformer": language.wmt_transformer,
+  "xlm_r_base": encoder.xlm_r_base,
 }
 
 PUBLISHED_PARAMS: dict[str, int] = {
-  # torchvision.models, `num_params` of the IMAGENET1K_V1 weights.
+  # torchvision.models, `num_params` of the IMAGENET1K_V1 weights, and of
+  # `r3d_18`'s KINETICS400_V1 weights.
   "alexnet": 61_100_840,
   "efficientnet_b0": 5_288_548,
   "googlenet": 6_624_904,
+  "mnasnet1_0": 4_383_312,
   "mobilenet_v2": 3_504_872,
+  "resnet3d_18": 33_371_472,
   "resnet50": 25_557_032,
   "vgg16": 138_357_544,
   "vit_b16": 86_567_656,
@@ -56,6 +64,10 @@ PUBLISHED_PARAMS: dict[str, int] = {
   # Vaswani et al., 2017, table 3, rounds it to 65 million. By term: the shared
   # embedding, 6 encoder and 6 decoder layers, with biases.
   "wmt_transformer": 37_000 * 512 + 6 * 3_152_384 + 6 * 4_204_032,
+  # Conneau et al., 2020, rounds it to 270 million. By term, from the released
+  # configuration: tokens, positions, a normalization, 12 layers; the output is
+  # tied to the tokens.
+  "xlm_r_base": 250_002 * 768 + 514 * 768 + 2 * 768 + 12 * 7_087_872,
   # By term: tokens, positions, 4 dense blocks, 4 blocks of 8 experts and a
   # router, the last normalization. Fedus et al., 2021, has none of this size.
   "moe_transformer": (

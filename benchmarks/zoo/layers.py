@@ -15,8 +15,9 @@ class ConvNorm(nn.Module):
 
   Attributes:
     channels: Channels of the output.
-    kernel: Side of the square kernel; the padding keeps `size // stride`.
-    stride: In both directions.
+    kernel: Side of the square or cubic kernel; the padding keeps
+      `size // stride`.
+    stride: In all directions.
     groups: Feature groups; equal to the input's channels if depthwise.
     activation: Applied last, or None.
   """
@@ -31,7 +32,7 @@ class ConvNorm(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     x = nn.Conv(
       self.channels,
-      (self.kernel, self.kernel),
+      (self.kernel,) * (x.ndim - 2),
       strides=self.stride,
       padding=self.kernel // 2,
       feature_group_count=self.groups,

@@ -1,4 +1,4 @@
-"""Networks of inverted residual blocks: MobileNet V2 and EfficientNet-B0.
+"""Networks of inverted residual blocks: MobileNet, EfficientNet, MNASNet.
 
 None drops out units or blocks, so that a step is a function of its arguments
 alone.
@@ -27,6 +27,15 @@ _EFFICIENTNET: _Stages = (
   (6, 40, 2, 2, 5),
   (6, 80, 3, 2, 3),
   (6, 112, 3, 1, 5),
+  (6, 192, 4, 2, 5),
+  (6, 320, 1, 1, 3),
+)
+_MNASNET: _Stages = (
+  (1, 16, 1, 1, 3),
+  (3, 24, 3, 2, 3),
+  (3, 40, 3, 2, 5),
+  (6, 80, 3, 2, 5),
+  (6, 96, 2, 1, 3),
   (6, 192, 4, 2, 5),
   (6, 320, 1, 1, 3),
 )
@@ -76,7 +85,8 @@ class MobileNet(nn.Module):
 
   Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018;
   Tan and Le, EfficientNet: Rethinking Model Scaling for Convolutional Neural
-  Networks, 2019.
+  Networks, 2019; Tan et al., MnasNet: Platform-Aware Neural Architecture Search
+  for Mobile, 2018.
   """
 
   stages: _Stages = _MOBILENET
@@ -109,6 +119,11 @@ _EFFICIENTNETS = {
   "small": (MobileNet(_SMALL, 16, 256, 100, nn.swish, True), 64),
   "tiny": (MobileNet(_TINY, 4, 16, 10, nn.swish, True), 16),
 }
+_MNASNETS = {
+  "full": (MobileNet(_MNASNET, activation=nn.relu), 224),
+  "small": (MobileNet(_SMALL, 16, 256, 100, nn.relu), 64),
+  "tiny": (MobileNet(_TINY, 4, 16, 10, nn.relu), 16),
+}
 
 
 def mobilenet_v2(batch: int, size: str) -> training.Step:
@@ -128,6 +143,18 @@ def efficientnet_b0(batch: int, size: str) -> training.Step:
   module, side = _EFFICIENTNETS[size]
   return training.make_step(
     "efficientnet_b0",
+    module,
+    vision.image_batch(batch, side),
+    num_classes=module.num_classes,
+    optimizer=training.momentum(),
+  )
+
+
+def mnasnet1_0(batch: int, size: str) -> training.Step:
+  """Builds MNASNet of depth multiplier 1 on 224 by 224 images."""
+  module, side = _MNASNETS[size]
+  return training.make_step(
+    "mnasnet1_0",
     module,
     vision.image_batch(batch, side),
     num_classes=module.num_classes,
