@@ -1,0 +1,88 @@
+"""Memory graphs: steps that run within less memory than they need.
+
+TURNIP (anonymous authors, under review: "TURNIP: A 'Nondeterministic' GPU
+Runtime with CPU RAM Offload"): a task graph is compiled into a graph of tasks,
+offloads and reloads, of which any order that respects the edges is correct and
+fits; an event-driven runtime takes whatever order turns out best.
+
+    step = memgraph.offload(train_step, *args, memory_limit="2GiB")
+    outputs = step(*args)
+
+or, by hand: `Builder` or `partition`, then `build_memgraph`, `check`, and
+`Runtime` or `simulate`.
+"""
+
+from jaxmem.memgraph.build import InfeasibleMemoryError, build_memgraph
+from jaxmem.memgraph.check import MemGraphError, check, find_faults
+from jaxmem.memgraph.devices import SERVERS, Server, pcie_bytes_per_s
+from jaxmem.memgraph.engine import EventLoop, Executor, Slots, StalledError
+from jaxmem.memgraph.host_memory import HostBlock, HostMemory, PinnedHost
+from jaxmem.memgraph.memory_graph import MemGraph, Residency, Vertex
+from jaxmem.memgraph.partition import Partition, partition
+from jaxmem.memgraph.replay import RaceError, random_interleaving, replay
+from jaxmem.memgraph.runtime import (
+  BudgetExceededError,
+  RunResult,
+  Runtime,
+  VertexError,
+  accumulating,
+)
+from jaxmem.memgraph.schedules import fixed_order, layer_streaming
+from jaxmem.memgraph.segments import Segments, compile_segments
+from jaxmem.memgraph.simulator import (
+  Noise,
+  Simulation,
+  draw_times,
+  expected_times,
+  simulate,
+)
+from jaxmem.memgraph.step import OffloadedStep, offload
+from jaxmem.memgraph.task_graph import Builder, Task, TaskGraph, Tensor
+from jaxmem.memgraph.workers import WorkerLostError
+
+__all__ = [
+  "SERVERS",
+  "BudgetExceededError",
+  "Builder",
+  "EventLoop",
+  "Executor",
+  "HostBlock",
+  "HostMemory",
+  "InfeasibleMemoryError",
+  "MemGraph",
+  "MemGraphError",
+  "Noise",
+  "OffloadedStep",
+  "Partition",
+  "PinnedHost",
+  "RaceError",
+  "Residency",
+  "RunResult",
+  "Runtime",
+  "Segments",
+  "Server",
+  "Simulation",
+  "Slots",
+  "StalledError",
+  "Task",
+  "TaskGraph",
+  "Tensor",
+  "Vertex",
+  "VertexError",
+  "WorkerLostError",
+  "accumulating",
+  "build_memgraph",
+  "check",
+  "compile_segments",
+  "draw_times",
+  "expected_times",
+  "find_faults",
+  "fixed_order",
+  "layer_streaming",
+  "offload",
+  "partition",
+  "pcie_bytes_per_s",
+  "random_interleaving",
+  "replay",
+  "simulate",
+]
