@@ -21,7 +21,7 @@ _MOBILENET: _Stages = (
   (6, 160, 3, 2, 3),
   (6, 320, 1, 1, 3),
 )
-_EFFICIENTNET: _Stages = (
+EFFICIENTNET: _Stages = (
   (1, 16, 1, 1, 3),
   (6, 24, 2, 2, 3),
   (6, 40, 2, 2, 5),
@@ -115,7 +115,7 @@ _MOBILENETS = {
   "tiny": (MobileNet(_TINY, 4, 16, 10), 16),
 }
 _EFFICIENTNETS = {
-  "full": (MobileNet(_EFFICIENTNET, activation=nn.swish, squeeze=True), 224),
+  "full": (MobileNet(EFFICIENTNET, activation=nn.swish, squeeze=True), 224),
   "small": (MobileNet(_SMALL, 16, 256, 100, nn.swish, True), 64),
   "tiny": (MobileNet(_TINY, 4, 16, 10, nn.swish, True), 16),
 }
