@@ -93,7 +93,7 @@ def part_of_body(
     predecessors = [i for i in proto.control_predecessor_ids if i in needed]
     proto.control_predecessor_ids[:] = predecessors
   part.root_id = body.root.id if len(outputs) > 1 else roots[0]
-  _set_program_shape(part, body, kept, outputs)
+  _set_program_shape(part)
   return part, kept
 
 
@@ -129,16 +129,12 @@ def _needed(body: Computation, roots: Sequence[int]) -> set[int]:
   return needed
 
 
-def _set_program_shape(
-  part: hlo_pb2.Computation,
-  body: Computation,
-  kept: Sequence[int],
-  outputs: Sequence[int],
-) -> None:
-  whole = body.proto.program_shape
+def _set_program_shape(part: hlo_pb2.Computation) -> None:
+  parameters = [i for i in part.instructions if i.opcode == "parameter"]
+  parameters.sort(key=lambda i: i.parameter_number)
+  (root,) = (i for i in part.instructions if i.id == part.root_id)
   shape = part.program_shape
   del shape.parameters[:], shape.parameter_names[:]
-  shape.parameters.extend(whole.parameters[n] for n in kept)
-  if whole.parameter_names:
-    shape.parameter_names.extend(whole.parameter_names[n] for n in kept)
-  shape.result.CopyFrom(part_of_shape(whole.result, outputs))
+  shape.parameters.extend(p.shape for p in parameters)
+  shape.parameter_names.extend(p.name for p in parameters)
+  shape.result.CopyFrom(root.shape)

@@ -1,0 +1,170 @@
+"""Edits of real steps: random valid ones, and compiles that make them."""
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jaxmem_hlo import replay, transform
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.module import Module
+from jaxmem_hlo.replay_layout import Fault
+
+from jaxmem import targets
+from jaxmem.budget.edits import Edits, Recompute, Value
+from jaxmem.rewrite import (
+  RecomputeError,
+  RecomputeRules,
+  apply_edits,
+  recomputable,
+)
+from jaxmem.rewrite.recompute_rules import RENAMES
+
+_tags = itertools.count()
+
+Edit = Callable[[Module, str], Module]
+
+
+@dataclasses.dataclass(kw_only=True)
+class Edited:
+  """A step that was edited while it was compiled.
+
+  Attributes:
+    compiled: The program.
+    before: The module that XLA gave.
+    after: The module that XLA got back.
+    predicted_bytes: Temporaries of that, by the assignment model.
+    predicted_host_bytes: Those in the host's memory.
+    faults: What a replay of the predicted assignment found.
+  """
+
+  compiled: Any
+  before: Module
+  after: Module
+  predicted_bytes: int
+  predicted_host_bytes: int
+  faults: tuple[Fault, ...]
+
+  @property
+  def temp_bytes(self) -> int:
+    return self.compiled.memory_analysis().temp_size_in_bytes
+
+  @property
+  def host_bytes(self) -> int:
+    return self.compiled.memory_analysis().host_temp_size_in_bytes
+
+
+def compile_edited(
+  step: Callable[..., Any],
+  args: Sequence[Any],
+  edit: Edit,
+  *,
+  target: str = "cpu",
+  **jit_kwargs: Any,
+) -> Edited:
+  """Compiles a step and edits its scheduled module in XLA's hook."""
+  found: dict[str, Any] = {}
+
+  def handle(data: bytes, platform: str) -> bytes:
+    before = Module.from_bytes(data)
+    try:
+      after = edit(before, platform)
+    except Exception as error:
+      # Else the hook keeps XLA's plan and the caller would not know why.
+      found["error"] = error
+      raise
+    assignment = AssignmentModel(after, platform).assign()
+    report = replay.check_assignment(after, assignment.to_proto(), platform)
+    found.update(
+      before=before,
+      after=after,
+      predicted_bytes=assignment.temp_bytes,
+      predicted_host_bytes=sum(
+        a.size_bytes for a in assignment.allocations if a.memory_space == 5
+      ),
+      faults=report.faults,
+    )
+    return after.to_bytes()
+
+  tag = f"edited{next(_tags)}"
+  transform.add_handler(tag, handle)
+  transform.install()
+
+  def marked(*args):
+    return step(*args)
+
+  marked.__name__ = transform.mark("step", tag)
+  try:
+    lowered = targets.lower(jax.jit(marked, **jit_kwargs), args, target=target)
+    compiled = lowered.compile(compiler_options=targets.compile_options(target))
+  finally:
+    transform.remove_handler(tag)
+  if "error" in found:
+    raise found["error"]
+  return Edited(compiled=compiled, **found)
+
+
+def values(module: Module, rules: RecomputeRules) -> list[Value]:
+  """Returns all values of the entry that may be made again."""
+  found = []
+  for instruction in module.schedule(module.entry.id):
+    count = len(instruction.shape.tuple_shapes)
+    for output in range(count) if count else (None,):
+      value = Value(instruction=instruction.id, output=output)
+      if not rules.why_not(value):
+        found.append(value)
+  return found
+
+
+def random_recomputes(
+  module: Module, rules: RecomputeRules, seed: int, count: int
+) -> Edits:
+  """Returns recomputes at random places, mostly before uses of the value.
+
+  Those that the rewriter refuses, given the ones before, are left out.
+  """
+  generator = random.Random(seed)
+  schedule = module.schedule(module.entry.id)
+  times = {i.id: t for t, i in enumerate(schedule)}
+  candidates = values(module, rules)
+  trees = rules.analysis.dataflow.trees
+  chosen: tuple[Recompute, ...] = ()
+  for _ in range(count if candidates else 0):
+    value = generator.choice(candidates)
+    made = times[value.instruction]
+    index = () if value.output is None else (value.output,)
+    uses = [
+      times[use.instruction.id]
+      for use in trees[value.instruction][index].uses
+      if use.instruction.id in times
+      and use.instruction.opcode not in RENAMES
+      and times[use.instruction.id] > made
+    ]
+    if generator.random() < 0.3 or not uses:
+      uses = range(made + 1, len(schedule))
+    before = schedule[generator.choice(uses)].id
+    more = (*chosen, Recompute(value=value, before=before))
+    try:
+      apply_edits(module, Edits(recomputes=more), rules=rules)
+    except RecomputeError:
+      continue
+    chosen = more
+  return Edits(recomputes=chosen)
+
+
+def edit_randomly(
+  seed: int, count: int, made: list[Edits] | None = None
+) -> Edit:
+  """Returns an edit of random recomputes; `made` takes what they were."""
+
+  def edit(module: Module, platform: str) -> Module:
+    del platform
+    rules = recomputable(module)
+    edits = random_recomputes(module, rules, seed, count)
+    if made is not None:
+      made.append(edits)
+    return apply_edits(module, edits, rules=rules)
+
+  return edit
