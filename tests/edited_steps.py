@@ -1,13 +1,12 @@
 """Edits of real steps: random valid ones, and compiles that make them."""
 
 import dataclasses
-import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-from jaxmem_hlo import replay, transform
+import record_modules
+from jaxmem_hlo import replay
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 from jaxmem_hlo.replay_layout import Fault
@@ -21,8 +20,6 @@ from jaxmem.rewrite import (
   recomputable,
 )
 from jaxmem.rewrite.recompute_rules import RENAMES
-
-_tags = itertools.count()
 
 Edit = Callable[[Module, str], Module]
 
@@ -49,7 +46,7 @@ class Edited:
 
   @property
   def temp_bytes(self) -> int:
-    return self.compiled.memory_analysis().temp_size_in_bytes
+    return record_modules.temp_bytes(self.compiled)
 
   @property
   def host_bytes(self) -> int:
@@ -61,49 +58,40 @@ def compile_edited(
   args: Sequence[Any],
   edit: Edit,
   *,
-  target: str = "cpu",
+  target: str | None = None,
   **jit_kwargs: Any,
 ) -> Edited:
   """Compiles a step and edits its scheduled module in XLA's hook."""
-  found: dict[str, Any] = {}
+  platform = targets.get(target).platform
+  after: list[Module] = []
+  errors: list[Exception] = []
 
-  def handle(data: bytes, platform: str) -> bytes:
-    before = Module.from_bytes(data)
+  def rewrite(module: Module) -> Module:
     try:
-      after = edit(before, platform)
+      after.append(edit(module, platform))
     except Exception as error:
-      # Else the hook keeps XLA's plan and the caller would not know why.
-      found["error"] = error
+      # The hook would keep XLA's plan, and the caller would not know why.
+      errors.append(error)
       raise
-    assignment = AssignmentModel(after, platform).assign()
-    report = replay.check_assignment(after, assignment.to_proto(), platform)
-    found.update(
-      before=before,
-      after=after,
-      predicted_bytes=assignment.temp_bytes,
-      predicted_host_bytes=sum(
-        a.size_bytes for a in assignment.allocations if a.memory_space == 5
-      ),
-      faults=report.faults,
-    )
-    return after.to_bytes()
+    return after[0]
 
-  tag = f"edited{next(_tags)}"
-  transform.add_handler(tag, handle)
-  transform.install()
-
-  def marked(*args):
-    return step(*args)
-
-  marked.__name__ = transform.mark("step", tag)
-  try:
-    lowered = targets.lower(jax.jit(marked, **jit_kwargs), args, target=target)
-    compiled = lowered.compile(compiler_options=targets.compile_options(target))
-  finally:
-    transform.remove_handler(tag)
-  if "error" in found:
-    raise found["error"]
-  return Edited(compiled=compiled, **found)
+  captured = record_modules.capture(
+    step, args, target=target, rewrite=rewrite, **jit_kwargs
+  )
+  if errors:
+    raise errors[0]
+  assignment = AssignmentModel(after[0], platform).assign()
+  report = replay.check_assignment(after[0], assignment.to_proto(), platform)
+  return Edited(
+    compiled=captured.compiled,
+    before=captured.module,
+    after=after[0],
+    predicted_bytes=assignment.temp_bytes,
+    predicted_host_bytes=sum(
+      a.size_bytes for a in assignment.allocations if a.memory_space == 5
+    ),
+    faults=report.faults,
+  )
 
 
 def values(module: Module, rules: RecomputeRules) -> list[Value]:
