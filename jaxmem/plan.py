@@ -18,20 +18,42 @@ _FORMAT = 1
 _NUM_TOP_BUFFERS = 8
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NeededBuffer:
+  """A buffer that every plan needs at the step that needs most.
+
+  Attributes:
+    name: The instruction that defines it, with its output index.
+    size_bytes: Its size.
+    source: Where in the user's program it comes from.
+  """
+
+  name: str
+  size_bytes: int
+  source: str = ""
+
+
 class InfeasibleError(ValueError):
   """No plan that was found fits the memory limit.
 
   Attributes:
     smallest_bytes: Total bytes of the smallest plan found.
-    lower_bound_bytes: No order of this program needs fewer.
+    lower_bound_bytes: No plan of this program needs fewer.
+    buffers: The largest of those that force the bound, if they are known.
   """
 
   def __init__(
-    self, message: str, *, smallest_bytes: int, lower_bound_bytes: int
+    self,
+    message: str,
+    *,
+    smallest_bytes: int,
+    lower_bound_bytes: int,
+    buffers: Sequence[NeededBuffer] = (),
   ):
     super().__init__(message)
     self.smallest_bytes = smallest_bytes
     self.lower_bound_bytes = lower_bound_bytes
+    self.buffers = tuple(buffers)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -42,7 +42,8 @@ from jaxmem.budget.problem import BudgetProblem
 _BYTE_STEPS = 1 << 20
 _COST_STEPS = 1_000_000
 
-_Literal = cp_model.LiteralT
+# A Boolean variable, its negation, or a known truth value.
+_Literal = Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,8 @@ class _Program:
     if hint is not None:
       self._add_hint(hint)
     solver = cpsat.make_solver(work)
+    # The relaxation is nearly integral once it knows the clauses, too.
+    solver.parameters.linearization_level = 2
     status = cpsat.solve(solver, self._model)
     if status == "infeasible":
       return ExactResult(
@@ -365,4 +368,4 @@ class _Term(NamedTuple):
 
 
 def _negated(literal: _Literal) -> _Literal:
-  return not literal if isinstance(literal, bool) else literal.negated()
+  return not literal if isinstance(literal, bool) else ~literal

@@ -1,0 +1,243 @@
+"""Chooses what to run again so that a step fits a byte limit at least cost.
+
+Limits are rounded down to rungs of a fixed ladder, and a plan for a lower rung
+is taken where it is cheaper: so a larger limit does not cost more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from jaxmem import units
+from jaxmem.budget import exact, lower_bound
+from jaxmem.budget import pool as pools
+from jaxmem.budget.edits import Edits
+from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.problem import BudgetProblem
+from jaxmem.plan import InfeasibleError, NeededBuffer
+
+Effort = Literal["fast", "normal", "prove"]
+
+# Of the peak without edits; the rungs of the ladder fall by this factor.
+RUNG = 0.995
+# How many rungs below the limit's are tried for a cheaper plan.
+_MAX_LOWER = 4
+# Problems with no more possible events than this are solved exactly.
+_MAX_EVENTS = 400
+_EXACT_WORK = 60.0
+# Each try to find a smaller plan aims this much lower; so many may fail.
+_STEP_DOWN = 0.97
+_FAILURES = 3
+_NUM_NAMED = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+  """What an effort means: greedy runs, and CP-SAT's deterministic time."""
+
+  num_runs: int
+  exact: float
+
+
+_WORK: dict[Effort, _Work] = {
+  "fast": _Work(num_runs=1, exact=0.0),
+  "normal": _Work(num_runs=8, exact=3.0),
+  "prove": _Work(num_runs=24, exact=20.0),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+  """What to run again.
+
+  Attributes:
+    edits: By instruction ids.
+    events: The same as (unit, step before which it runs).
+    peak_bytes: Temporaries that the profile of the edited program needs.
+    extra_s: Estimated seconds that the edits add.
+    lower_bound_s: No choice for that limit, on this order, adds less; None if
+      it was not asked for.
+  """
+
+  edits: Edits
+  events: tuple[Event, ...]
+  peak_bytes: int
+  extra_s: float
+  lower_bound_s: float | None = None
+
+
+def choose(
+  problem: BudgetProblem,
+  limit_bytes: int,
+  effort: Effort = "normal",
+  with_bound: bool = False,
+) -> Choice:
+  """Chooses edits with which the temporaries fit a limit.
+
+  Args:
+    problem: The problem.
+    limit_bytes: Most bytes of temporaries.
+    effort: "fast": one greedy run per limit; "normal"; "prove": longer.
+    with_bound: Whether to bound the cost from below.
+
+  Returns:
+    The cheapest choice that was found. The same on every machine.
+
+  Raises:
+    InfeasibleError: If none was found. Its bytes are temporaries.
+  """
+  return Chooser(problem, effort).choose(limit_bytes, with_bound)
+
+
+class Chooser:
+  """Chooses for several limits of one problem, and remembers what it found.
+
+  Args:
+    problem: The problem.
+    effort: See `choose`.
+  """
+
+  def __init__(self, problem: BudgetProblem, effort: Effort = "normal"):
+    if effort not in _WORK:
+      raise ValueError(f"effort must be one of {[*_WORK]}, got {effort!r}.")
+    self.problem = problem
+    self._work = _WORK[effort]
+    self._unedited = Profile(problem)
+    self._bytes_bound = lower_bound.unavoidable_bytes(problem)
+    self._every_event = pools.all_events(problem, _MAX_EVENTS)
+    self._found: dict[int, Profile | None] = {}
+    self._bounds: dict[int, float] = {}
+    self._smallest: Profile | None = None
+
+  def choose(self, limit_bytes: int, with_bound: bool = False) -> Choice:
+    """See `choose`."""
+    limit = limit_bytes + self.problem.slot_bytes
+    best = self._best(limit)
+    if best is None:
+      raise self._infeasible(limit_bytes)
+    return Choice(
+      edits=Edits(recomputes=self.problem.as_edits(best.events)),
+      events=best.events,
+      peak_bytes=best.peak_bytes - self.problem.slot_bytes,
+      extra_s=best.seconds,
+      lower_bound_s=self._bound(limit) if with_bound else None,
+    )
+
+  def _best(self, limit: int) -> Profile | None:
+    if self._unedited.peak_bytes <= limit:
+      return self._unedited
+    if self._bytes_bound.num_bytes > limit:
+      return None
+    if self._every_event is not None:
+      return self._solve(limit)
+    return self._best_of_rungs(limit)
+
+  def _best_of_rungs(self, limit: int) -> Profile | None:
+    """The cheapest plan of the limit's rung and those below it."""
+    best: Profile | None = None
+    rung = self._rung_below(limit)
+    for _ in range(1 + _MAX_LOWER):
+      found = self._solve(rung)
+      if found is not None and (best is None or found.seconds < best.seconds):
+        best = found
+      rung = self._rung_below(rung - 1)
+      if rung < self._bytes_bound.num_bytes:
+        break
+      if best is not None and self._bound(rung) >= best.seconds:
+        break
+    if best is None and self.smallest().peak_bytes <= limit:
+      return self.smallest()
+    return best
+
+  def _rung_below(self, limit: int) -> int:
+    """Returns the highest rung that is no higher than a limit."""
+    rung = float(self._unedited.peak_bytes)
+    while int(rung) > limit:
+      rung *= RUNG
+    return int(rung)
+
+  def _bound(self, limit: int) -> float:
+    if limit not in self._bounds:
+      self._bounds[limit] = lower_bound.seconds(self.problem, limit)
+    return self._bounds[limit]
+
+  # One limit.
+
+  def _solve(self, limit: int) -> Profile | None:
+    if limit not in self._found:
+      self._found[limit] = self._search(limit)
+    return self._found[limit]
+
+  def _search(self, limit: int) -> Profile | None:
+    pool = pools.gather(self.problem, limit, self._work.num_runs)
+    events, work = pool.events, self._work.exact
+    if self._every_event is not None:
+      events, work = self._every_event, _EXACT_WORK
+    if not work:
+      return pool.best
+    result = exact.choose_from_pool(
+      self.problem, limit, events, work, pool.best
+    )
+    plans = [p for p in (result.profile, pool.best) if p is not None]
+    return min(plans, key=lambda p: p.seconds, default=None)
+
+  # No plan.
+
+  def smallest(self) -> Profile:
+    """Returns the plan with the lowest peak that was found."""
+    if self._smallest is None:
+      if self._every_event is not None:
+        self._smallest = self._least_by_bisection()
+      else:
+        self._smallest = self._least_by_descent()
+    return self._smallest
+
+  def _least_by_bisection(self) -> Profile:
+    best = self._unedited
+    low = self._bytes_bound.num_bytes
+    while low < best.peak_bytes:
+      middle = (low + best.peak_bytes) // 2
+      found = self._solve(middle)
+      if found is None:
+        low = middle + 1
+      else:
+        best = found
+    return best
+
+  def _least_by_descent(self) -> Profile:
+    best, failures = self._unedited, 0
+    aim = best.peak_bytes
+    while failures < _FAILURES and aim > self._bytes_bound.num_bytes:
+      aim = max(int(aim * _STEP_DOWN), self._bytes_bound.num_bytes)
+      pool = pools.gather(self.problem, aim, 1)
+      failures += pool.best is None
+      if pool.lowest.peak_bytes < best.peak_bytes:
+        best = pool.lowest
+        aim = min(aim, best.peak_bytes)
+    return best
+
+  def _infeasible(self, limit_bytes: int) -> InfeasibleError:
+    smallest = self.smallest().peak_bytes - self.problem.slot_bytes
+    bound = self._bytes_bound
+    needed = max(0, bound.num_bytes - self.problem.slot_bytes)
+    if self._every_event is not None:
+      needed = smallest
+    buffers = tuple(
+      NeededBuffer(name=v.name, size_bytes=v.size_bytes, source=v.source)
+      for v in (self.problem.values[n] for n in bound.values[:_NUM_NAMED])
+    )
+    named = "; ".join(
+      f"{b.name} ({units.format_bytes(b.size_bytes)}) {b.source}".rstrip()
+      for b in buffers[:3]
+    )
+    return InfeasibleError(
+      f"No choice of recomputes fits {units.format_bytes(limit_bytes)} of"
+      f" temporaries: the smallest found needs {units.format_bytes(smallest)},"
+      f" and at least {units.format_bytes(needed)} are needed, at"
+      f" {self.problem.steps[bound.step].name}. Live there, whatever is chosen:"
+      f" {named}.",
+      smallest_bytes=smallest,
+      lower_bound_bytes=needed,
+      buffers=buffers,
+    )

@@ -1,0 +1,100 @@
+"""Many greedy runs that judge differently, and what they chose between them.
+
+One greedy run commits itself early. Runs that see other costs commit
+themselves otherwise; what any of them chose is a small pool of events that
+contains better plans than each single run found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+from jaxmem.budget import greedy
+from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.greedy import Style
+from jaxmem.budget.problem import BudgetProblem
+
+_SEED = 0
+_DEPTHS = (2, 4, 20)
+_EXPONENTS = (0.5, 1.0, 2.0)
+# Standard deviations of the logarithm of what costs are multiplied by.
+_NOISES = (0.2, 0.6, 1.2)
+# Of the limit: what a run aims at.
+_AIMS = (0.9, 0.95, 1.0, 1.0, 1.05)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+  """What several greedy runs found.
+
+  Attributes:
+    events: All events of their plans, sorted.
+    best: The cheapest plan that fits; None if none does.
+    lowest: The plan with the lowest peak.
+  """
+
+  events: tuple[Event, ...]
+  best: Profile | None
+  lowest: Profile
+
+
+def gather(problem: BudgetProblem, limit_bytes: int, num_runs: int) -> Pool:
+  """Runs the greedy search several times, the first time with true costs.
+
+  Args:
+    problem: The problem.
+    limit_bytes: The limit.
+    num_runs: How many runs, at least one.
+  """
+  random_source = random.Random(_SEED)
+  kinds = [problem.steps[u.step].name.split(".")[0] for u in problem.units]
+  events: set[Event] = set()
+  plans = []
+  for run in range(num_runs):
+    style, aim = Style(), 1.0
+    if run:
+      style = _noisy_style(problem, kinds, random_source)
+      aim = random_source.choice(_AIMS)
+    plan = greedy.solve(problem, int(limit_bytes * aim), style)
+    events.update(plan.events)
+    if aim < 1.0 and plan.peak_bytes <= limit_bytes:
+      greedy.delete(plan, limit_bytes)
+    plans.append(plan)
+  fitting = [p for p in plans if p.peak_bytes <= limit_bytes]
+  return Pool(
+    events=tuple(sorted(events)),
+    best=min(fitting, key=lambda p: p.seconds, default=None),
+    lowest=min(plans, key=lambda p: (p.peak_bytes, p.seconds)),
+  )
+
+
+def _noisy_style(
+  problem: BudgetProblem, kinds: list[str], source: random.Random
+) -> Style:
+  """Multiplies costs by a random factor per kind of instruction."""
+  noise = source.choice(_NOISES)
+  factors: dict[str, float] = {}
+  for kind in kinds:
+    if kind not in factors:
+      factors[kind] = math.exp(source.gauss(0.0, noise))
+  return Style(
+    depth=source.choice(_DEPTHS),
+    exponent=source.choice(_EXPONENTS),
+    seconds=tuple(
+      u.seconds * factors[k] for u, k in zip(problem.units, kinds, strict=True)
+    ),
+  )
+
+
+def all_events(problem: BudgetProblem, most: int) -> tuple[Event, ...] | None:
+  """Returns every event there can be, or None if these are too many."""
+  events = []
+  for unit, (made, last) in enumerate(
+    zip(problem.units, problem.latest_run, strict=True)
+  ):
+    events += [(unit, before) for before in range(made.step + 1, last + 1)]
+    if len(events) > most:
+      return None
+  return tuple(events)
