@@ -272,15 +272,13 @@ class CompiledTest(parameterized.TestCase):
     self.assertEqual(edited.temp_bytes, edited.predicted_bytes)
     self.assertEqual(edited.host_bytes, edited.predicted_host_bytes)
 
-  @parameterized.product(
-    name=("conv", "mlp", "scan", "update_slice", "sort"), seed=(0, 1)
-  )
-  def test_recomputes(self, name, seed):
+  @parameterized.parameters("conv", "mlp", "scan", "update_slice", "sort")
+  def test_recomputes(self, name):
     step, params, x = small_steps.STEPS[name]
     edited = edited_steps.compile_edited(
       step,
       (params, x),
-      edited_steps.edit_randomly(seed, 12),
+      edited_steps.edit_randomly(1, 16),
       target="h200",
       donate_argnums=0,
     )

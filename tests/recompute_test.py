@@ -654,14 +654,14 @@ class ParityTest(parameterized.TestCase):
     self.assertEqual(edited.faults, ())
     self.assertEqual(edited.temp_bytes, edited.predicted_bytes)
 
-  @parameterized.product(name=tuple(_STEPS), seed=(0, 1))
-  def test_small_steps(self, name, seed):
+  @parameterized.parameters(*_STEPS)
+  def test_small_steps(self, name):
     step, params, x = _STEPS[name]
     made = []
     edited = edited_steps.compile_edited(
       step,
       (params, x),
-      edited_steps.edit_randomly(seed, 16, made),
+      edited_steps.edit_randomly(0, 16, made),
       donate_argnums=0,
     )
     self._check_edited(edited)
@@ -679,12 +679,12 @@ class ParityTest(parameterized.TestCase):
     edited = edited_steps.compile_edited(
       step.function,
       (variables, opt_state, *batch),
-      edited_steps.edit_randomly(0, 60, made),
+      edited_steps.edit_randomly(0, 30, made),
       **step.jit_kwargs,
     )
     self._check_edited(edited)
     clones = [n for n in _names(edited.after) if "recompute" in n]
-    self.assertGreater(len(clones), 20)
+    self.assertGreater(len(clones), 10)
     jitted = jax.jit(step.function, **step.jit_kwargs)
     plain = jitted.lower(variables, opt_state, *batch).compile()
     state = [variables, opt_state]
@@ -772,7 +772,7 @@ class MultiOutputParityTest(parameterized.TestCase):
   def test_random_recomputes(self):
     _, expected = self._run(lambda module, _: module)
     num_split = num_cut = 0
-    for seed in range(12):
+    for seed in range(8):
       edited, found = self._run(edited_steps.edit_randomly(seed, 10))
       self.assertEqual(found, expected, seed)
       fusions = [
@@ -784,8 +784,8 @@ class MultiOutputParityTest(parameterized.TestCase):
           num_split += 1
         elif len(fusion.shape.tuple_shapes) < {"f": 2, "g": 3}[fusion.name]:
           num_cut += 1
-    self.assertGreater(num_split, 20)
-    self.assertGreater(num_cut, 3)
+    self.assertGreater(num_split, 10)
+    self.assertGreater(num_cut, 2)
 
 
 if __name__ == "__main__":

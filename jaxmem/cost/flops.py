@@ -204,6 +204,10 @@ class FlopCounter:
       times = _APPLICATIONS[opcode](self, instruction)
       for callee in instruction.callees:
         flops.add(self.body(callee), times)
+    elif opcode == "sort":
+      # What XLA supposes: n log n comparisons of one operation each.
+      count = shapes.num_elements(self._operand(instruction, 0))
+      flops.scalar = float(count * (count - 1).bit_length())
     elif opcode in _TRANSCENDENTAL:
       flops.transcendental = _num_elements(instruction.shape)
     elif aliasing.is_elementwise(opcode) and opcode not in _FREE:
@@ -225,7 +229,8 @@ class FlopCounter:
   def _add_product(
     self, flops: Flops, instruction: Instruction, count: float
   ) -> None:
-    operands = [self._operand(instruction, k).element_type for k in (0, 1)]
+    by_id = instruction.computation.by_id
+    operands = [by_id[o].shape.element_type for o in instruction.operands[:2]]
     precision = instruction.proto.precision_config.operand_precision
     key = Product(
       max(operands, key=lambda t: _WIDTH.get(t, 0)),
@@ -271,10 +276,6 @@ class FlopCounter:
     number = len(scatter.operands) // 2 + 1
     return shapes.num_elements(self._operand(scatter, number))
 
-  def _comparisons(self, sort: Instruction) -> float:
-    count = shapes.num_elements(self._operand(sort, 0))
-    return count * max(1, (count - 1).bit_length())
-
 
 _RUN_ONCE = frozenset({"fusion", "call", "while", "async-start"})
 # How often the called computation of an opcode is applied.
@@ -284,7 +285,6 @@ _APPLICATIONS = {
   "reduce-window": FlopCounter._window_reductions,
   "scatter": FlopCounter._updates,
   "select-and-scatter": FlopCounter._selections,
-  "sort": FlopCounter._comparisons,
 }
 
 

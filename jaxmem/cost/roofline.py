@@ -9,7 +9,12 @@ from jaxmem_hlo.module import Instruction, Module
 
 from jaxmem.cost.flops import FlopCounter, Flops, Product
 from jaxmem.cost.rates import Precision, Rates
-from jaxmem.cost.traffic import TrafficCounter, is_free, trip_count
+from jaxmem.cost.traffic import (
+  TrafficCounter,
+  array_bytes,
+  is_free,
+  trip_count,
+)
 
 # A transcendental function is about this many other operations.
 _TRANSCENDENTAL_FLOPS = 10
@@ -72,6 +77,13 @@ class _Costs:
     opcode = instruction.opcode
     if is_free(instruction):
       return _NO_COST
+    if opcode == "copy-start":
+      # It goes on while other kernels run.
+      return Cost(
+        flops=0.0,
+        bytes_accessed=array_bytes(instruction.shape.tuple_shapes[0]),
+        seconds=self._rates.launch_s,
+      )
     if opcode == "while":
       return self._sum(instruction.callees, trip_count(instruction))
     if opcode in ("call", "async-start"):

@@ -1,0 +1,388 @@
+"""Tests of jaxmem.cost: operations, bytes and roofline seconds."""
+
+import dataclasses
+import importlib
+import unittest
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import record_modules
+import small_steps
+import tiny_hlo
+from absl.testing import absltest, parameterized
+from jax import lax
+from tiny_hlo import f32, named, tuple_of
+
+from benchmarks import zoo
+from jaxmem import cost, targets
+from jaxmem.cost.flops import FlopCounter
+from jaxmem.cost.rates import Rates
+from jaxmem.cost.traffic import TrafficCounter, trip_count
+
+# One flop of any kind takes 1 s, a byte 0.1 s, a launch 0.01 s.
+_UNIT = Rates(
+  name="unit",
+  memory_bytes_per_s=10.0,
+  tf32_flops_per_s=1.0,
+  bf16_flops_per_s=1.0,
+  fp32_flops_per_s=1.0,
+  launch_s=0.01,
+  flops_efficiency=1.0,
+  memory_efficiency=1.0,
+)
+
+
+def _totals(module):
+  """Flops, transcendentals and bytes; loops once, as XLA counts them."""
+  flops, traffic = FlopCounter(module), TrafficCounter(module)
+  counts = [flops.count(i) for i in module.entry.instructions]
+  return (
+    sum(c.total for c in counts),
+    sum(c.transcendental for c in counts),
+    sum(traffic.count(i) for i in module.entry.instructions),
+  )
+
+
+def _captured(function, *args, target=None, **kwargs):
+  return record_modules.capture(function, args, target=target, **kwargs)
+
+
+class XlaTest(parameterized.TestCase):
+  """XLA's own analysis of compiled programs says the same."""
+
+  def _check(self, module, analysis, byte_tolerance):
+    flops, transcendentals, num_bytes = _totals(module)
+    self.assertGreater(flops, 0)
+    self.assertAlmostEqual(flops / analysis["flops"], 1, delta=1e-3)
+    expected = analysis.get("transcendentals", 0)
+    self.assertAlmostEqual(transcendentals, expected, delta=0)
+    ratio = num_bytes / analysis["bytes accessed"]
+    self.assertAlmostEqual(ratio, 1, delta=byte_tolerance)
+
+  @parameterized.parameters(
+    "mlp", "scan", "cond", "update_slice", "conv", "sort"
+  )
+  def test_small_steps(self, name):
+    function, params, x = small_steps.STEPS[name]
+    captured = _captured(function, params, x)
+    analysis = captured.compiled.cost_analysis()
+    self._check(captured.module, analysis, 0.002)
+
+  def test_a_model(self):
+    step = zoo.build("gpt2_small", 2, size="tiny")
+    captured = _captured(step.function, *step.args, **step.jit_kwargs)
+    analysis = captured.compiled.cost_analysis()
+    self._check(captured.module, analysis, 0.03)
+
+  @unittest.skipUnless(targets.is_available("h200"), "needs JAX's CUDA plugin")
+  def test_a_gpu_module(self):
+    function, params, x = small_steps.STEPS["mlp"]
+    captured = _captured(function, params, x, target="h200")
+    # XLA analyses no described device; its CPU client reads the module.
+    hlo: Any = importlib.import_module("jaxlib._hlo")
+    module = hlo.HloModule.from_serialized_hlo_module_proto(
+      captured.module.to_bytes()
+    )
+    analyse = importlib.import_module("jaxlib._jax").hlo_module_cost_analysis
+    analysis = analyse(jax.devices("cpu")[0].client, module)
+    self._check(captured.module, analysis, 0.01)
+
+  @unittest.skipUnless(targets.is_available("h200"), "needs JAX's CUDA plugin")
+  def test_convolutions_of_both_platforms(self):
+    # cuDNN's calls, which XLA's analysis does not know, multiply as much as
+    # XLA:CPU's convolutions do.
+    function, args = record_modules.convolutions, _CONVOLUTIONS
+    on_cpu = _captured(function, *args).module
+    on_gpu = _captured(function, *args, target="h200").module
+    self.assertTrue(
+      any("cudnn" in i.proto.custom_call_target for i in _all(on_gpu))
+    )
+    self.assertEqual(_products(on_gpu), _products(on_cpu))
+
+
+_CONVOLUTIONS = (
+  [
+    small_steps.normal(0, 3, 3, 8, 16),
+    small_steps.normal(1, 3, 3, 16, 16),
+    small_steps.normal(2, 1, 1, 16, 8),
+  ],
+  small_steps.normal(3, 2, 16, 16, 8),
+)
+
+
+def _all(module):
+  return [i for c in module.computations for i in c.instructions]
+
+
+def _products(module):
+  counter = FlopCounter(module)
+  return sum(
+    sum(counter.count(i).products.values()) for i in module.entry.instructions
+  )
+
+
+class FlopsTest(parameterized.TestCase):
+  def _products_of(self, function, *args):
+    return _products(_captured(function, *args).module)
+
+  def test_dots(self):
+    a, b = np.ones((3, 4, 5), np.float32), np.ones((3, 5, 6), np.float32)
+    # For each of 3 x 4 x 6 outputs, 5 multiplications and 5 additions.
+    self.assertEqual(self._products_of(lax.batch_matmul, a, b), 3 * 4 * 6 * 10)
+
+  @parameterized.parameters(
+    # Every output but those at the border meets all 9 kernel positions: 100 of
+    # 144 nine, 40 six, 4 four. Times 3 x 5 channels, times 2.
+    (dict(), 1, (100 * 9 + 40 * 6 + 4 * 4) * 3 * 5 * 2),
+    (dict(padding="VALID"), 1, 100 * 9 * 3 * 5 * 2),
+    # A depthwise convolution: one input channel for each output.
+    (dict(padding="VALID", feature_group_count=3), 3, 100 * 9 * 6 * 2),
+    (dict(padding="VALID", window_strides=(2, 2)), 1, 25 * 9 * 3 * 5 * 2),
+    (dict(padding="VALID", rhs_dilation=(2, 2)), 1, 64 * 9 * 3 * 5 * 2),
+  )
+  def test_convolutions(self, options, groups, expected):
+    image = np.ones((1, 12, 12, 3), np.float32)
+    kernel = np.ones((3, 3, 3 // groups, 5 if groups == 1 else 6), np.float32)
+    options = {"window_strides": (1, 1), "padding": "SAME", **options}
+
+    def convolve(image, kernel):
+      return lax.conv_general_dilated(
+        image, kernel, dimension_numbers=("NHWC", "HWIO", "NHWC"), **options
+      )
+
+    self.assertEqual(self._products_of(convolve, image, kernel), expected)
+
+  def test_cublas(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    a, b = main.parameter(f32(7, 3, 4)), main.parameter(f32(7, 4, 5))
+    config = b'{"gemm_backend_config":{"dot_dimension_numbers":'
+    config += b'{"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]}}}'
+    main.op(
+      "custom-call",
+      tuple_of(f32(7, 3, 5), f32(100)),
+      a,
+      b,
+      custom_call_target="__cublas$gemm",
+      backend_config=config,
+    )
+    self.assertAlmostEqual(_products(builder.module(main)), 2 * 7 * 3 * 4 * 5)
+
+
+class TrafficTest(parameterized.TestCase):
+  def _count(self, build):
+    """Bytes of a fusion of f32[100] x and f32[10] y, whose body is built."""
+    builder = tiny_hlo.Builder()
+    body = builder.fusion("body")
+    build(body, body.parameter(f32(100)), body.parameter(f32(10)))
+    main = builder.computation("main")
+    x, y = main.parameter(f32(100)), main.parameter(f32(10))
+    root = body.proto.instructions[-1]
+    main.op("fusion", root.shape, x, y, calls=(body,), name="i")
+    module = builder.module(main)
+    return TrafficCounter(module).count(named(module, "i"))
+
+  def test_reads_once_what_is_used_twice(self):
+    def build(body, x, y):
+      del y
+      body.op("add", f32(100), body.op("tanh", f32(100), x), x)
+
+    self.assertEqual(self._count(build), 400 + 400)
+
+  def test_reads_only_slices(self):
+    def build(body, x, y):
+      first = body.op("slice", f32(10), x)
+      second = body.op("slice", f32(10), body.op("bitcast", f32(10, 10), x))
+      body.op("add", f32(10), body.op("add", f32(10), first, second), y)
+
+    # Two slices of x, y, and the output.
+    self.assertEqual(self._count(build), 80 + 40 + 40)
+
+  def test_slices_are_no_more_than_the_whole(self):
+    def build(body, x, y):
+      del y
+      parts = [body.op("slice", f32(60), x) for _ in range(3)]
+      body.op("add", f32(60), *parts)
+
+    self.assertEqual(self._count(build), 400 + 240)
+
+  def test_updates_in_place(self):
+    def build(body, x, y):
+      at = body.op("constant", tiny_hlo.s32())
+      body.op("dynamic-update-slice", f32(100), x, y, at)
+
+    # y is read and written; x stays where it is.
+    self.assertEqual(self._count(build), 40 + 40)
+
+  def test_renaming_is_free(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(f32(8), name="x")
+    b = main.op("bitcast", f32(2, 4), x, name="b")
+    main.tuple(b, name="t")
+    module = builder.module(main)
+    costs = cost.instruction_costs(module, _UNIT)
+    self.assertEqual({c.seconds for c in costs.values()}, {0.0})
+
+
+class RooflineTest(parameterized.TestCase):
+  def _dot(self, m, n, k, **fields):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    a, b = main.parameter(f32(m, k)), main.parameter(f32(k, n))
+    main.op("dot", f32(m, n), a, b, name="dot", **fields)
+    module = builder.module(main)
+    numbers = module.entry.root.proto.dot_dimension_numbers
+    numbers.lhs_contracting_dimensions.append(1)
+    numbers.rhs_contracting_dimensions.append(0)
+    return module
+
+  def _cost(self, module, rates):
+    return cost.instruction_costs(module, rates)[module.entry.root.id]
+
+  def test_the_slower_of_both(self):
+    # 2 x 2 x 2 x 10 flops; 4 x (20 + 20 + 4) bytes.
+    found = self._cost(self._dot(2, 2, 10), _UNIT)
+    self.assertEqual((found.flops, found.bytes_accessed), (80, 176))
+    self.assertAlmostEqual(found.seconds, 80 + 0.01)
+    # 2 flops, 12 bytes at 0.1 s.
+    found = self._cost(self._dot(1, 1, 1), _UNIT)
+    self.assertAlmostEqual(found.seconds, 2 + 0.01)
+    slow = dataclasses.replace(_UNIT, memory_bytes_per_s=1.0)
+    self.assertAlmostEqual(self._cost(self._dot(1, 1, 1), slow).seconds, 12.01)
+
+  @parameterized.parameters(
+    ("tf32", (), 8 / 4), ("fp32", (), 8), ("tf32", (2, 2), 8)
+  )
+  def test_precision(self, float32_products, precision, expected):
+    module = self._dot(2, 2, 1)
+    config = module.entry.root.proto.precision_config
+    config.operand_precision.extend(precision)
+    rates = dataclasses.replace(
+      _UNIT,
+      tf32_flops_per_s=4.0,
+      memory_bytes_per_s=1e9,
+      float32_products=float32_products,
+      launch_s=0.0,
+    )
+    self.assertAlmostEqual(
+      self._cost(module, rates).seconds, expected, places=6
+    )
+
+  def test_bfloat16(self):
+    captured = _captured(
+      jnp.matmul, jnp.ones((64, 64), "bfloat16"), jnp.ones((64, 64), "bfloat16")
+    )
+    keys = set()
+    counter = FlopCounter(captured.module)
+    for instruction in captured.module.entry.instructions:
+      keys |= set(counter.count(instruction).products)
+    # XLA:CPU may widen the operands; they must not be taken for tf32 then.
+    self.assertLen(keys, 1)
+    fast = dataclasses.replace(_UNIT, bf16_flops_per_s=100.0)
+    (key,) = keys
+    seconds = sum(
+      c.seconds for c in cost.instruction_costs(captured.module, fast).values()
+    )
+    flops = 2 * 64**3
+    if key.element_type == 16:
+      self.assertLess(seconds, flops)
+    else:
+      self.assertGreaterEqual(seconds, flops)
+
+  def test_efficiency(self):
+    half = dataclasses.replace(_UNIT, flops_efficiency=0.5)
+    found = self._cost(self._dot(2, 2, 10), half)
+    self.assertAlmostEqual(found.seconds, 160 + 0.01)
+
+  @parameterized.parameters((b"", 1), (b'{"known_trip_count":{"n":"5"}}', 5))
+  def test_loops(self, config, count):
+    module = tiny_hlo.loop(kinds="u")
+    loop = named(module, "loop")
+    loop.proto.backend_config = config
+    self.assertEqual(trip_count(loop), count)
+    costs = cost.instruction_costs(module, _UNIT)
+    inner = sum(
+      costs[i.id].seconds
+      for c in module.computations[:2]
+      for i in c.instructions
+    )
+    self.assertGreater(inner, 0)
+    self.assertAlmostEqual(costs[loop.id].seconds, count * inner)
+
+  def test_a_real_loop_runs_as_often_as_it_does(self):
+    function, params, x = small_steps.STEPS["scan"]
+    module = _captured(function, params, x).module
+    loops = [i for i in module.entry.instructions if i.opcode == "while"]
+    self.assertEqual([trip_count(loop) for loop in loops], [5, 5])
+
+  def test_conditionals_cost_their_dearest_branch(self):
+    builder = tiny_hlo.Builder()
+    branches = []
+    for size in (4, 400):
+      branch = builder.computation(f"branch{size}")
+      p = branch.parameter(f32(size))
+      branch.op("tanh", f32(8), p, name=f"tanh{size}")
+      branches.append(branch)
+    main = builder.computation("main")
+    test = main.parameter(tiny_hlo.s32())
+    x, y = main.parameter(f32(4)), main.parameter(f32(400))
+    main.op("conditional", f32(8), test, x, y, calls=branches)
+    module = builder.module(main)
+    costs = cost.instruction_costs(module, _UNIT)
+    self.assertEqual(
+      costs[module.entry.root.id], costs[named(module, "tanh400").id]
+    )
+
+  def test_every_scheduled_instruction_has_a_cost(self):
+    function, params, x = small_steps.STEPS["cond"]
+    module = _captured(function, params, x).module
+    costs = cost.instruction_costs(module, cost.for_target("cpu"))
+    for computation_id in module.scheduled_ids:
+      for instruction in module.by_id[computation_id].instructions:
+        self.assertGreaterEqual(costs[instruction.id].seconds, 0)
+
+
+class RatesTest(parameterized.TestCase):
+  @parameterized.parameters("h200", "h100", "a100-80")
+  def test_descriptions_agree_with_data_sheets(self, name):
+    rates, sheet = cost.for_target(name), cost.DATA_SHEETS[name]
+    for field in (
+      "memory_bytes_per_s",
+      "tf32_flops_per_s",
+      "bf16_flops_per_s",
+      "fp32_flops_per_s",
+    ):
+      found, expected = getattr(rates, field), getattr(sheet, field)
+      self.assertAlmostEqual(found / expected, 1, delta=0.01, msg=field)
+    self.assertGreater(rates.to_host_bytes_per_s, 0)
+    self.assertLessEqual(rates.to_host_bytes_per_s, sheet.to_host_bytes_per_s)
+    self.assertEqual(rates.float32_products, "tf32")
+
+  def test_choice_of_precision(self):
+    rates = cost.for_target("h200", float32_products="fp32")
+    self.assertEqual(rates.float32_products, "fp32")
+    with self.assertRaisesRegex(ValueError, "must be 'fp32', 'tf32' or"):
+      cost.for_target("h200", float32_products="fp8")  # pyright: ignore
+
+  def test_cpu(self):
+    self.assertEqual(cost.for_target(), cost.CPU)
+    self.assertEqual(cost.CPU.to_host_bytes_per_s, 0)
+
+  def test_an_incomplete_description(self):
+    text = targets.get("a100-80").config_text
+    text = text.replace("fpus_per_core", "unknown").replace(
+      'description_str: "NVIDIA A100-SXM4-80GB"', 'description_str: "Other"'
+    )
+    with self.assertRaisesRegex(ValueError, "describes no fp32_flops_per_s"):
+      cost.for_target(text)
+
+  def test_refuses_negative_rates(self):
+    with self.assertRaisesRegex(ValueError, "launch_s must not be negative"):
+      dataclasses.replace(_UNIT, launch_s=-1.0)
+
+
+if __name__ == "__main__":
+  absltest.main()
