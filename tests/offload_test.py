@@ -200,6 +200,18 @@ class TinyTest(parameterized.TestCase):
     with self.assertRaisesRegex(RecomputeError, message):
       apply_edits(module, Edits(offloads=(move,)), "cuda")
 
+  def test_refuses_what_is_elsewhere_already(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(f32(64), name="x")
+    a = main.op("dot", f32(64, memory_space=5), x, name="a")
+    main.op("dot", f32(1), a, name="b")
+    module = builder.module(main)
+    rules = recomputable(module)
+    self.assertRegex(
+      rules.why_not_moved(_value(module, "a")), "not in the device's own memory"
+    )
+
   def test_the_copy_ends_before_the_value_is_overwritten(self):
     builder = tiny_hlo.Builder()
     main = builder.computation("main")

@@ -98,9 +98,14 @@ class RecomputeRules:
       return f"a {instruction.opcode} produces no value"
     if instruction.opcode.endswith("-start"):
       return "it is not there before the asynchronous operation is done"
-    return self._why_no_array(instruction, value) or (
-      "the program returns it" if value in self.results else ""
-    )
+    reason = self._why_no_array(instruction, value)
+    if reason:
+      return reason
+    if value in self.results:
+      return "the program returns it"
+    index = () if value.output is None else (value.output,)
+    is_moved = shapes.subshape(instruction.shape, index).layout.memory_space
+    return "it is not in the device's own memory" if is_moved else ""
 
   def _why_no_array(self, instruction: Instruction, value: Value) -> str:
     shape = instruction.shape
