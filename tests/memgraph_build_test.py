@@ -23,6 +23,7 @@ def _built(seed: int, *, reduce: bool = True) -> memgraph.MemGraph | None:
       capacity,
       alignment_bytes=1,
       lookahead=rng.choice([None, None, 0, 3]),
+      place=rng.choice(["oldest", "oldest", "lowest", "tightest", "best"]),
       reduce=reduce,
     )
   except memgraph.InfeasibleMemoryError:

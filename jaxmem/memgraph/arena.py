@@ -10,6 +10,9 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Literal
+
+Place = Literal["oldest", "lowest", "tightest"]
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -79,13 +82,14 @@ class Arena:
     # No free run is as large as this one; frees reset it.
     self._too_large = math.inf
 
-  def find_oldest(self, size_bytes: int) -> int | None:
-    """Returns the free place whose last use is furthest in the past.
+  def find(self, size_bytes: int, place: Place) -> int | None:
+    """Returns a free place, or None if no free run is large enough.
 
-    Among equally old ones, the one in the tightest free run.
-
-    Returns:
-      An offset, or None if no free run is large enough.
+    Args:
+      size_bytes: How much is needed.
+      place: "oldest": where the last use is furthest in the past; among equally
+        old ones, in the tightest free run. "lowest": at the lowest offset.
+        "tightest": in the tightest free run.
     """
     if not size_bytes:
       return 0
@@ -93,29 +97,23 @@ class Arena:
       return None
     best: tuple[int, int, int] | None = None
     for begin, end in self._free_runs():
-      length = self._pieces[end - 1].end - self._pieces[begin].begin
+      offset = self._pieces[begin].begin
+      length = self._pieces[end - 1].end - offset
       if length < size_bytes:
         continue
-      for first in range(begin, end):
-        found = self._age(first, end, size_bytes)
-        if found is None:
+      if place == "lowest":
+        return offset
+      last = end if place == "oldest" else begin + 1
+      for first in range(begin, last):
+        age = self._age(first, end, size_bytes) if place == "oldest" else 0
+        if age is None:
           break
-        key = (found, length, self._pieces[first].begin)
+        key = (age, length, self._pieces[first].begin)
         best = key if best is None else min(best, key)
     if best is None:
       self._too_large = size_bytes
       return None
     return best[2]
-
-  def find_lowest(self, size_bytes: int) -> int | None:
-    """Returns the lowest free place, or None."""
-    if not size_bytes:
-      return 0
-    for begin, end in self._free_runs():
-      offset = self._pieces[begin].begin
-      if self._pieces[end - 1].end - offset >= size_bytes:
-        return offset
-    return None
 
   def find_victims(
     self, size_bytes: int, next_use: Callable[[Stay], tuple[int, int] | None]

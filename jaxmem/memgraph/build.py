@@ -12,20 +12,22 @@ Beyond the paper, whose tensors take a slot each:
   host is allocated by the allocation horizon too, not when it is needed: a
   reload can start as early as its place is free.
 - What was offloaded once is not offloaded again; its copy on the host is valid.
-- If the inputs of a task leave no room because of where they lie, they are
-  moved away and brought back side by side.
+- If the inputs of a task leave no room because of where they lie, some, or all,
+  are moved away and brought back elsewhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from jaxmem.memgraph.arena import Arena, Stay
+from jaxmem.memgraph.arena import Arena, Place, Stay
 from jaxmem.memgraph.emit import Emitter
 from jaxmem.memgraph.memory_graph import MemGraph
 from jaxmem.memgraph.task_graph import TaskGraph
 from jaxmem.units import format_bytes
+
+_PLACES: tuple[Place, ...] = ("oldest", "lowest", "tightest")
 
 
 class InfeasibleMemoryError(ValueError):
@@ -54,6 +56,7 @@ def build_memgraph(
   *,
   alignment_bytes: int = 256,
   lookahead: int | None = None,
+  place: Place | Literal["best"] = "oldest",
   reduce: bool = True,
 ) -> MemGraph:
   """Decides what lies where, what leaves, and who waits for whom.
@@ -67,6 +70,10 @@ def build_memgraph(
     alignment_bytes: Sizes are rounded up and offsets are multiples of it.
     lookahead: How many tasks the allocation horizon may be ahead; None for as
       many as memory allows.
+    place: Which free place a tensor gets: "oldest", where memory was used
+      longest ago, is the paper's rule and asks for the least waiting; "lowest"
+      and "tightest" scatter less, which saves transfers where memory is very
+      short. "best" tries all and takes the graph that moves the fewest bytes.
     reduce: Whether to drop memory edges that other paths imply.
 
   Raises:
@@ -86,10 +93,18 @@ def build_memgraph(
       "alignment_bytes must be positive and lookahead not negative, got"
       f" {alignment_bytes} and {lookahead}."
     )
-  simulation = _Simulation(
-    task_graph, tuple(capacity_bytes), alignment_bytes, lookahead
-  )
-  return simulation.run(reduce=reduce)
+  places = _PLACES if place == "best" else (place,)
+  built = [
+    _Simulation(
+      task_graph, tuple(capacity_bytes), alignment_bytes, lookahead, each
+    ).run(reduce=reduce)
+    for each in places
+  ]
+  return min(built, key=_transferred_bytes)
+
+
+def _transferred_bytes(memgraph: MemGraph) -> int:
+  return memgraph.bytes_moved("offload") + memgraph.bytes_moved("reload")
 
 
 class _Need(NamedTuple):
@@ -113,11 +128,13 @@ class _Simulation:
     capacity_bytes: tuple[int, ...],
     alignment_bytes: int,
     lookahead: int | None,
+    place: Place,
   ):
     self._graph = task_graph
     self._capacity_bytes = capacity_bytes
     self._alignment_bytes = alignment_bytes
     self._lookahead = lookahead
+    self._place: Place = place
     self._arenas = [
       Arena(c // alignment_bytes * alignment_bytes) for c in capacity_bytes
     ]
@@ -173,13 +190,22 @@ class _Simulation:
     """Finds a place for all that the task needs; does not fail."""
     needs = self._needs[device]
     horizon = self._alloc_horizon[device]
+    if horizon == len(needs) or needs[horizon].position > position:
+      return
+    # The allocation horizon got stuck here, so that nothing beyond this task
+    # has a place now: all that is in memory has been computed.
+    task = self._graph.tasks[position]
+    pinned = {*task.inputs, *task.outputs}
+    mine = self._needs_of(device, position)
+    # What the task itself needs may have to move, as the last resort but one.
+    for staying in (pinned, set(), set()):
+      unmet = [need for need in mine if not self._is_met(need)]
+      unmet.sort(key=lambda need: -self._new_stay(need).size_bytes)
+      for need in unmet:
+        self._sim_malloc_offload(need, staying)
+    if not all(map(self._is_met, mine)):
+      self._pack(device, position)
     while horizon < len(needs) and needs[horizon].position <= position:
-      # Nothing beyond this task has a place now: the allocation horizon got
-      # stuck here. What is evicted was computed and is not allocated ahead.
-      if not self._is_met(needs[horizon]) and not self._sim_malloc_offload(
-        needs[horizon]
-      ):
-        self._pack(device, position)
       horizon += 1
     self._alloc_horizon[device] = horizon
 
@@ -210,25 +236,27 @@ class _Simulation:
     return -(-size_bytes // self._alignment_bytes) * self._alignment_bytes
 
   def _sim_malloc(self, need: _Need) -> bool:
-    """Finds the place that was used longest ago; False if memory is full."""
+    """Finds a free place; False if there is none."""
     stay = self._new_stay(need)
-    offset = self._arenas[stay.device].find_oldest(stay.size_bytes)
+    offset = self._arenas[stay.device].find(stay.size_bytes, self._place)
     if offset is None:
       return False
     self._settle(need, stay, offset)
     return True
 
-  def _sim_malloc_offload(self, need: _Need) -> bool:
+  def _sim_malloc_offload(self, need: _Need, pinned: set[int]) -> bool:
     """Like _sim_malloc, but evicts what is needed again last.
 
+    Args:
+      need: What a place is needed for.
+      pinned: Tensors that have to stay.
+
     Returns:
-      False if what the task itself needs is in the way.
+      False if what has to stay is in the way.
     """
     if self._sim_malloc(need):
       return True
     stay = self._new_stay(need)
-    task = self._graph.tasks[need.position]
-    pinned = {*task.inputs, *task.outputs}
     found = self._arenas[stay.device].find_victims(
       stay.size_bytes, lambda owner: self._next_use(owner, pinned)
     )
@@ -294,7 +322,7 @@ class _Simulation:
     needed_bytes = sum(s.size_bytes for s in (*stays, *arena.owners()))
     pairs = zip(needs, stays, strict=True)
     for need, stay in sorted(pairs, key=lambda pair: -pair[1].size_bytes):
-      offset = arena.find_lowest(stay.size_bytes)
+      offset = arena.find(stay.size_bytes, "lowest")
       if offset is None:
         raise InfeasibleMemoryError(
           self._graph.tasks[position].name,

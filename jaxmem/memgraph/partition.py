@@ -8,9 +8,10 @@ that makes one of its operands. Segments that touch too much are cut again.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -116,7 +117,8 @@ def partition(
       scopes. "size": whenever the results of a segment exceed segment_bytes.
     depth: How many scopes count.
     segment_bytes: A sixteenth of all results if None.
-    max_segment_bytes: Segments that read and make more than that are cut.
+    max_segment_bytes: Segments that need more than that are cut: what they
+      read, and what of their results is live at once, nothing fused.
     num_devices: How many devices the segments are spread over.
     assign: From the number of a segment and their count to a device; in equal
       parts, one after another, if None.
@@ -127,7 +129,7 @@ def partition(
       are asked for.
   """
   jaxpr, shapes = jax.make_jaxpr(step, return_shape=True)(*args, **kwargs)
-  jaxpr = flatten(jaxpr)
+  jaxpr = _without_identities(flatten(jaxpr))
   if jaxpr.effects:
     raise ValueError(
       f"The step must have no effects, got {jaxpr.effects}. Take prints and"
@@ -135,17 +137,38 @@ def partition(
     )
   segments = _cut(jaxpr, by, depth, segment_bytes)
   if max_segment_bytes is not None:
-    segments = [
-      part
-      for segment in segments
-      for part in _cut_large(segment, max_segment_bytes)
-    ]
+    segments = _cut_large(segments, jaxpr.outvars, max_segment_bytes)
   devices = [
     assign(i, len(segments)) if assign else i * num_devices // len(segments)
     for i in range(len(segments))
   ]
   builder = _Builder(jaxpr, segments, devices, num_devices)
   return builder.build(jax.tree.structure(shapes))
+
+
+def _without_identities(jaxpr: core.Jaxpr) -> core.Jaxpr:
+  """Lets readers of renamed values read the values.
+
+  What `jax.checkpoint` recomputes reads weights through barriers, lest XLA
+  should merge it with the original. As results of a segment these would be
+  copies of the weights; and the original is in another segment.
+  """
+  renamed: dict[core.Var, Any] = {}
+
+  def rename(atoms: Sequence[Any]) -> list[Any]:
+    return [
+      renamed.get(atom, atom) if isinstance(atom, core.Var) else atom
+      for atom in atoms
+    ]
+
+  eqns = []
+  for eqn in jaxpr.eqns:
+    invars = rename(eqn.invars)
+    if eqn.primitive.name in memory.IDENTITIES:
+      renamed |= zip(eqn.outvars, invars, strict=True)
+    else:
+      eqns.append(eqn.replace(invars=invars))
+  return jaxpr.replace(eqns=eqns, outvars=rename(jaxpr.outvars))
 
 
 def _cut(
@@ -175,22 +198,61 @@ def _cut(
   return segments
 
 
-def _cut_large(segment: _Segment, limit_bytes: int) -> list[_Segment]:
-  """Cuts a segment wherever it would touch more than that."""
+def _cut_large(
+  segments: Sequence[_Segment], outvars: Sequence[Any], limit_bytes: int
+) -> list[_Segment]:
+  """Cuts segments into the longest parts that need no more than that."""
+  last_use: dict[core.Var, int] = {}
+  position = 0
+  for segment in segments:
+    for eqn in segment.eqns:
+      last_use |= dict.fromkeys(_variables(eqn.invars), position)
+      position += 1
+  last_use |= dict.fromkeys(_variables(outvars), position)
   parts: list[_Segment] = []
-  touched: dict[core.Var, int] = {}
-  for eqn in segment.eqns:
-    new = {
-      var: memory.size_bytes(var.aval)
-      for var in (*_variables(eqn.invars), *eqn.outvars)
-    }
-    if not parts or sum((touched | new).values()) > limit_bytes:
-      name = f"{segment.name}.{len(parts)}" if parts else segment.name
-      parts.append(_Segment(name=name, eqns=[]))
-      touched = {}
-    touched |= new
-    parts[-1].eqns.append(eqn)
+  begin = 0
+  for segment in segments:
+    rest = segment.eqns
+    number = 0
+    while rest:
+      fitting = range(2, len(rest) + 1)
+      length = 1 + bisect.bisect_right(
+        fitting,
+        limit_bytes,
+        key=lambda n: _needed_bytes(rest[:n], begin, last_use),
+      )
+      name = f"{segment.name}.{number}" if number else segment.name
+      parts.append(_Segment(name=name, eqns=rest[:length]))
+      rest = rest[length:]
+      begin += length
+      number += 1
   return parts
+
+
+def _needed_bytes(
+  eqns: Sequence[core.JaxprEqn], begin: int, last_use: dict[core.Var, int]
+) -> int:
+  """Returns what equations need in program order, nothing fused.
+
+  Args:
+    eqns: The equations.
+    begin: Position of the first one in the program.
+    last_use: Position of the last equation that reads each variable.
+  """
+  made = {var for eqn in eqns for var in eqn.outvars}
+  read = {var for eqn in eqns for var in _variables(eqn.invars)}
+  live_bytes = peak_bytes = _total_bytes(read - made)
+  for position, eqn in enumerate(eqns, begin):
+    live_bytes += _total_bytes(eqn.outvars)
+    peak_bytes = max(peak_bytes, live_bytes)
+    dying = {v for v in _variables(eqn.invars) if last_use[v] == position}
+    dying |= {v for v in eqn.outvars if v not in last_use}
+    live_bytes -= _total_bytes(dying & made)
+  return peak_bytes
+
+
+def _total_bytes(variables: Iterable[core.Var]) -> int:
+  return sum(memory.size_bytes(var.aval) for var in variables)
 
 
 def _key(eqn: core.JaxprEqn, by: By, depth: int) -> str | None:
@@ -212,9 +274,7 @@ def _key(eqn: core.JaxprEqn, by: By, depth: int) -> str | None:
 def _cut_by_size(
   eqns: Sequence[core.JaxprEqn], segment_bytes: int | None
 ) -> list[_Segment]:
-  sizes = [
-    sum(memory.size_bytes(var.aval) for var in eqn.outvars) for eqn in eqns
-  ]
+  sizes = [_total_bytes(eqn.outvars) for eqn in eqns]
   if segment_bytes is None:
     segment_bytes = -(-sum(sizes) // _DEFAULT_NUM_SEGMENTS)
   segments: list[_Segment] = []

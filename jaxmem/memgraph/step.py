@@ -95,7 +95,7 @@ def offload(
   cutting |= partition_options or {}
   cut = partition(step, *args, num_devices=num_devices, **cutting, **kwargs)
   segments = compile_segments(cut, devices)
-  memgraph = build_memgraph(segments.task_graph, capacity_bytes)
+  memgraph = build_memgraph(segments.task_graph, capacity_bytes, place="best")
   if schedule == "fixed":
     memgraph = schedules.fixed_order(memgraph)
   elif schedule == "streaming":
