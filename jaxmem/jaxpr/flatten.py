@@ -17,15 +17,20 @@ _CALLS = {
   "core_call": "call_jaxpr",
   "custom_jvp_call": "call_jaxpr",
   "custom_vjp_call": "call_jaxpr",
+  "eval_jaxpr": "call_jaxpr",
   "jit": "jaxpr",
   "pjit": "jaxpr",
   "remat": "jaxpr",
   "remat2": "jaxpr",
 }
 _JITS = frozenset({"jit", "pjit"})
+# Without them, a function can no longer be differentiated as its author meant.
+CUSTOM_DERIVATIVES = frozenset({"custom_jvp_call", "custom_vjp_call"})
 
 
-def flatten(jaxpr: core.Jaxpr) -> core.Jaxpr:
+def flatten(
+  jaxpr: core.Jaxpr, *, keep: frozenset[str] = frozenset()
+) -> core.Jaxpr:
   """Returns an equal jaxpr without calls and without dead equations.
 
   Inlined are inner jits, custom derivatives, `jax.checkpoint` and closed calls;
@@ -34,32 +39,21 @@ def flatten(jaxpr: core.Jaxpr) -> core.Jaxpr:
   optimization barrier, as jax would lower it: without one, XLA would merge the
   recomputation with the original.
 
-  Custom derivatives are gone afterwards: flatten what is to be run, not what
-  is still to be differentiated.
+  Custom derivatives are gone afterwards, unless they are kept: flatten what is
+  to be run, not what is still to be differentiated.
 
   Args:
     jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...).jaxpr`.
+    keep: Names of calls that stay, such as `CUSTOM_DERIVATIVES`.
 
   Returns:
     A jaxpr with the same inputs, and each constant once. Arrays among the
     literals become constants.
   """
-  flattener = _Flattener()
-  outvars = flattener.inline(jaxpr, jaxpr.invars, internals.empty_name_stack())
-  eqns = _live_equations(flattener.eqns, outvars)
-  read = {v for eqn in eqns for v in eqn.invars if isinstance(v, core.Var)}
-  read |= {v for v in outvars if isinstance(v, core.Var)}
-  constants = [
-    (var, value) for var, value in flattener.constants if var in read
-  ]
-  return jaxpr.replace(
-    constvars=[var for var, _ in constants],
-    consts=[value for _, value in constants],
-    outvars=outvars,
-    eqns=eqns,
-    effects=internals.joint_effects(eqns, jaxpr.invars),
-    debug_info=jaxpr.debug_info,
-  )
+  inliner = Inliner(keep)
+  outvars = inliner.inline(jaxpr, jaxpr.invars, internals.empty_name_stack())
+  flat = inliner.finish(jaxpr, jaxpr.invars, outvars)
+  return flat.replace(debug_info=jaxpr.debug_info)
 
 
 def inlined_body(eqn: core.JaxprEqn) -> core.Jaxpr | None:
@@ -73,18 +67,45 @@ def inlined_body(eqn: core.JaxprEqn) -> core.Jaxpr | None:
   return body
 
 
-class _Flattener:
-  """Collects equations over fresh variables.
+class Inliner:
+  """Collects equations over fresh variables, of one jaxpr after another.
 
   Attributes:
     eqns: The equations so far.
     constants: The constants so far, with their variables.
   """
 
-  def __init__(self):
+  def __init__(self, keep: frozenset[str] = frozenset()):
     self.eqns: list[core.JaxprEqn] = []
     self.constants: list[tuple[core.Var, Any]] = []
     self._constant_of: dict[int, core.Var] = {}
+    self._keep = keep
+
+  def finish(
+    self,
+    jaxpr: core.Jaxpr,
+    invars: Sequence[core.Var],
+    outvars: Sequence[Atom],
+  ) -> core.Jaxpr:
+    """Returns what was collected, without dead equations.
+
+    Args:
+      jaxpr: What the result is a version of, for its debug information.
+      invars: The inputs.
+      outvars: The results.
+    """
+    eqns = live_equations(self.eqns, outvars)
+    read = {v for eqn in eqns for v in eqn.invars if isinstance(v, core.Var)}
+    read |= {v for v in outvars if isinstance(v, core.Var)}
+    constants = [(var, value) for var, value in self.constants if var in read]
+    return jaxpr.replace(
+      constvars=[var for var, _ in constants],
+      consts=[value for _, value in constants],
+      invars=[*invars],
+      outvars=[*outvars],
+      eqns=eqns,
+      effects=internals.joint_effects(eqns, invars),
+    )
 
   def inline(
     self, jaxpr: core.Jaxpr, operands: Sequence[Atom], stack: Any
@@ -102,7 +123,8 @@ class _Flattener:
     for eqn in jaxpr.eqns:
       inputs = [self._read(atom, atoms) for atom in eqn.invars]
       inner = stack + internals.name_stack(eqn)
-      body = inlined_body(eqn)
+      kept = eqn.primitive.name in self._keep
+      body = None if kept else inlined_body(eqn)
       if body is None:
         outputs = self._append(eqn, inputs, inner, atoms)
       else:
@@ -156,28 +178,22 @@ class _Flattener:
       return inputs
     if isinstance(guarded, bool):
       guarded = (guarded,) * len(inputs)
-    positions = [
-      position
+    operands = {
+      position: atom
       for position, atom in enumerate(inputs)
       if guarded[position] and isinstance(atom, core.Var)
-    ]
-    if not positions:
+    }
+    if not operands:
       return inputs
-    barrier = eqn.replace(
-      primitive=internals.barrier_primitive(),
-      params={},
-      invars=[inputs[position] for position in positions],
-      outvars=[core.Var(inputs[position].aval) for position in positions],
-      effects=core.no_effects,
-    )
+    barrier = internals.barrier(eqn, [*operands.values()])
     self.eqns.append(internals.with_name_stack(barrier, stack))
     inputs = [*inputs]
-    for position, var in zip(positions, barrier.outvars, strict=True):
+    for position, var in zip(operands, barrier.outvars, strict=True):
       inputs[position] = var
     return inputs
 
 
-def _live_equations(
+def live_equations(
   eqns: Sequence[core.JaxprEqn], outvars: Sequence[Atom]
 ) -> list[core.JaxprEqn]:
   """Returns the equations that an output or an effect needs."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core, source_info_util
 
 _INSTALLED = tuple(
@@ -31,6 +32,17 @@ def barrier_primitive() -> core.Primitive:
   """Returns the primitive of `jax.lax.optimization_barrier`."""
   jaxpr = jax.make_jaxpr(jax.lax.optimization_barrier)(0.0)
   return jaxpr.eqns[0].primitive
+
+
+def barrier(like: core.JaxprEqn, operands: Sequence[core.Var]) -> core.JaxprEqn:
+  """Returns an optimization barrier, with the scopes of another equation."""
+  return like.replace(
+    primitive=barrier_primitive(),
+    params={},
+    invars=[*operands],
+    outvars=[core.Var(operand.aval) for operand in operands],
+    effects=core.no_effects,
+  )
 
 
 def scan_counts(eqn: core.JaxprEqn) -> tuple[int, int]:
@@ -130,3 +142,44 @@ def bind(eqn: core.JaxprEqn, operands: Sequence[Any]) -> list[Any]:
   ):
     results = eqn.primitive.bind(*operands, **params)
   return [*results] if eqn.primitive.multiple_results else [results]
+
+
+def result_avals(
+  eqn: core.JaxprEqn,
+  operands: Sequence[core.Var | core.Literal],
+  params: Mapping[str, Any],
+) -> list[Any]:
+  """Returns the types of an equation's results for other operands."""
+  avals, _ = eqn.primitive.abstract_eval(
+    *(operand.aval for operand in operands), **params
+  )
+  return [*avals] if eqn.primitive.multiple_results else [avals]
+
+
+@functools.cache
+def scan_trees(
+  num_consts: int, num_carry: int, num_scanned: int, num_stacked: int
+) -> tuple[Any, Any]:
+  """Returns the parameters `ft_in` and `ft_out` of a scan.
+
+  They say how many operands and results of each kind there are. They are read
+  from a scan of scalars, since their type is not public.
+  """
+  total = num_consts + num_carry + num_scanned
+
+  def loop(consts, carry, scanned):
+    def body(carry, slices):
+      everything = sum([*consts, *carry, *slices], 0.0)
+      return [everything] * num_carry, [everything] * num_stacked
+
+    return jax.lax.scan(body, carry, scanned, length=2)
+
+  args = [0.0] * num_consts, [0.0] * num_carry, [np.zeros(2)] * num_scanned
+  jaxpr = jax.make_jaxpr(loop)(*args)
+  (eqn,) = (e for e in jaxpr.eqns if e.primitive.name == "scan")
+  if len(eqn.invars) != total or scan_counts(eqn) != (num_consts, num_carry):
+    raise RuntimeError(
+      f"jax {jax.__version__} traced a scan of {num_consts} constants,"
+      f" {num_carry} carries and {num_scanned} slices in another form."
+    )
+  return eqn.params["ft_in"], eqn.params["ft_out"]

@@ -79,6 +79,11 @@ def size_bytes(aval: Any) -> int:
   return math.prod(shape) * itemsize
 
 
+def itemsize(aval: Any) -> int:
+  """Returns the bytes of one element of an array."""
+  return aval.dtype.itemsize
+
+
 def renamed(eqn: core.JaxprEqn, *, views: bool) -> bool:
   """Whether each result of an equation lies where its operand lies.
 
@@ -95,6 +100,11 @@ def renamed(eqn: core.JaxprEqn, *, views: bool) -> bool:
     size_bytes(operand.aval) == size_bytes(result.aval)
     for operand, result in zip(eqn.invars, eqn.outvars, strict=False)
   )
+
+
+def is_elementwise(eqn: core.JaxprEqn) -> bool:
+  """Whether element i of the result depends on element i of the operands."""
+  return eqn.primitive.name in _ELEMENTWISE
 
 
 def in_place(eqn: core.JaxprEqn) -> list[tuple[int, int]]:

@@ -1,0 +1,267 @@
+"""Drops residuals of the loops of a step: what to call."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+import jax
+import jax.core
+from jax.extend import core
+
+from jaxmem import units
+from jaxmem.cost.rates import Rates
+from jaxmem.scan.choice import choose
+from jaxmem.scan.levels import (
+  Level,
+  make_level,
+  make_problem,
+  recompute_seconds,
+)
+from jaxmem.scan.pairs import Skipped
+from jaxmem.scan.recipe import make_recipe
+from jaxmem.scan.rewrite import rewrite_level
+
+SaveBytes = int | Literal["all"] | Collection[str]
+
+# A rewritten loop may hold further pairs, one level deeper.
+_MAX_ROUNDS = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanCandidate:
+  """A stacked residual that can be dropped.
+
+  Attributes:
+    name: Which loop, and which of its stacks.
+    source: The line of the user's program, or the name scope.
+    size_bytes: Of the stack.
+    extra_bytes: What has to be stacked or kept longer to recompute it alone.
+    seconds: What recomputing it alone takes, in one step.
+  """
+
+  name: str
+  source: str
+  size_bytes: int
+  extra_bytes: int
+  seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rewritten:
+  """A step without some of its stacked residuals.
+
+  Attributes:
+    closed_jaxpr: The step; the one that was given if nothing is dropped.
+    dropped: What was dropped.
+    skipped: What stays, with reasons; the program itself if it has no pair of
+      loops.
+    saved_bytes: Estimate of what is saved, stacks that had to be added
+      deducted. It adds what may not be live at once, such as loops one after
+      the other.
+    extra_seconds: Estimate of what the recomputation takes.
+    is_optimal: Whether no other drops save as much in less time by the cost
+      model; bodies within the loops of a pair are chosen for after it.
+  """
+
+  closed_jaxpr: core.Jaxpr
+  dropped: tuple[ScanCandidate, ...]
+  skipped: tuple[Skipped, ...]
+  saved_bytes: int
+  extra_seconds: float
+  is_optimal: bool
+
+  @property
+  def is_changed(self) -> bool:
+    """Whether anything was dropped."""
+    return bool(self.dropped)
+
+  def summary(self) -> str:
+    """Returns what was dropped and what was not, for people."""
+    lines = [
+      f"{len(self.dropped)} stacked residuals dropped:"
+      f" {units.format_bytes(self.saved_bytes)} for"
+      f" {self.extra_seconds * 1e3:.3f} ms"
+    ]
+    lines += [
+      f"  stays: {each.name} ({units.format_bytes(each.size_bytes)}):"
+      f" {each.reason}"
+      for each in self.skipped
+    ]
+    return "\n".join(lines)
+
+
+def find_candidates(
+  closed_jaxpr: core.Jaxpr, rates: Rates
+) -> tuple[tuple[ScanCandidate, ...], tuple[Skipped, ...]]:
+  """Finds the stacked residuals of a step that can be dropped.
+
+  Args:
+    closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
+    rates: Of the device that will run the step.
+
+  Returns:
+    The candidates, and what cannot be dropped, with reasons.
+  """
+  level = make_level(closed_jaxpr)
+  return tuple(_candidates(level, rates).values()), _skipped(level)
+
+
+def rewrite_step(
+  closed_jaxpr: core.Jaxpr, save_bytes: SaveBytes, rates: Rates
+) -> Rewritten:
+  """Drops stacked residuals; the backward loops recompute them.
+
+  Args:
+    closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
+    save_bytes: How many bytes to save, at the least cost in time; "all" to
+      save as much as possible; or the names of the candidates to drop. If the
+      bytes cannot be saved, as much as possible is.
+    rates: Of the device that will run the step.
+
+  Returns:
+    The step, with equal results.
+
+  Raises:
+    ValueError: If names are given of which one is not a candidate, or that
+      cannot be recomputed together.
+  """
+  if not isinstance(save_bytes, int | str):
+    return _drop_names(closed_jaxpr, frozenset(save_bytes), rates)
+  if isinstance(save_bytes, str) and save_bytes != "all":
+    raise ValueError(f"save_bytes must be bytes or 'all', got {save_bytes!r}.")
+  remaining = None if isinstance(save_bytes, str) else save_bytes
+  result = _unchanged(closed_jaxpr)
+  for _ in range(_MAX_ROUNDS):
+    level = make_level(result.closed_jaxpr)
+    result = dataclasses.replace(result, skipped=_skipped(level))
+    problem, names = make_problem(level, rates)
+    choice = choose(problem, remaining)
+    if not choice.drops:
+      break
+    dropped = frozenset(names[drop] for drop in choice.drops)
+    saved = result.saved_bytes
+    result = _drop(result, level, dropped, rates)
+    is_optimal = result.is_optimal and choice.is_optimal
+    result = dataclasses.replace(result, is_optimal=is_optimal)
+    if remaining is not None:
+      remaining -= result.saved_bytes - saved
+  return result
+
+
+def drop_scan_residuals(
+  fun: Callable[..., Any],
+  save_bytes: SaveBytes = "all",
+  *,
+  rates: Rates,
+  on_rewritten: Callable[[Rewritten], None] | None = None,
+) -> Callable[..., Any]:
+  """Wraps a function so that its loops drop stacked residuals.
+
+  Jit the result: `jax.jit(drop_scan_residuals(step, ...), donate_argnums=0)`.
+  It has the signature of the function and takes and returns the same trees, so
+  donation, static arguments and shardings mean the same. The function is
+  traced once, when jit traces the wrapper.
+
+  Derivatives that are taken of the result from outside are right, but the
+  residuals are chosen for the step itself.
+
+  Args:
+    fun: A function that takes gradients, not jitted.
+    save_bytes: See `rewrite_step`.
+    rates: See `rewrite_step`.
+    on_rewritten: Called with the result at each trace.
+  """
+
+  @functools.wraps(fun)
+  def step(*args: Any, **kwargs: Any) -> Any:
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+
+    def inner(traced: list[Any]) -> Any:
+      values = iter(traced)
+      merged = [
+        next(values) if is_array else leaf
+        for leaf, is_array in zip(leaves, is_traced, strict=True)
+      ]
+      args, kwargs = jax.tree.unflatten(tree, merged)
+      return fun(*args, **kwargs)
+
+    inputs = [
+      leaf for leaf, is_array in zip(leaves, is_traced, strict=True) if is_array
+    ]
+    jaxpr, shapes = jax.make_jaxpr(inner, return_shape=True)(inputs)
+    rewritten = rewrite_step(jaxpr, save_bytes, rates)
+    if on_rewritten is not None:
+      on_rewritten(rewritten)
+    results = core.jaxpr_as_fun(rewritten.closed_jaxpr)(*inputs)
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+  return step
+
+
+def _unchanged(closed_jaxpr: core.Jaxpr) -> Rewritten:
+  return Rewritten(
+    closed_jaxpr=closed_jaxpr,
+    dropped=(),
+    skipped=(),
+    saved_bytes=0,
+    extra_seconds=0.0,
+    is_optimal=True,
+  )
+
+
+def _drop_names(
+  closed_jaxpr: core.Jaxpr, names: frozenset[str], rates: Rates
+) -> Rewritten:
+  level = make_level(closed_jaxpr)
+  unknown = sorted(names - _candidates(level, rates).keys())
+  if unknown:
+    raise ValueError(
+      f"{unknown[0]!r} is not a residual that can be dropped here; see"
+      " find_candidates for those that are."
+    )
+  unchanged = _unchanged(closed_jaxpr)
+  unchanged = dataclasses.replace(unchanged, skipped=_skipped(level))
+  return _drop(unchanged, level, names, rates) if names else unchanged
+
+
+def _drop(
+  result: Rewritten, level: Level, names: frozenset[str], rates: Rates
+) -> Rewritten:
+  """Adds one round of drops to a result."""
+  saved, seconds = result.saved_bytes, result.extra_seconds
+  for pair, num_runs in level.walk():
+    recipe = make_recipe(pair, names)
+    saved += recipe.saved_bytes
+    seconds += recompute_seconds(pair, recipe.eqns, num_runs, rates)
+  candidates = _candidates(level, rates)
+  chosen = tuple(each for name, each in candidates.items() if name in names)
+  return dataclasses.replace(
+    result,
+    closed_jaxpr=rewrite_level(level, names),
+    dropped=(*result.dropped, *chosen),
+    saved_bytes=saved,
+    extra_seconds=seconds,
+  )
+
+
+def _candidates(level: Level, rates: Rates) -> dict[str, ScanCandidate]:
+  found = {}
+  for pair, num_runs in level.walk():
+    for residual in pair.residuals:
+      recipe = make_recipe(pair, (residual.name,))
+      found[residual.name] = ScanCandidate(
+        name=residual.name,
+        source=residual.source,
+        size_bytes=residual.size_bytes,
+        extra_bytes=recipe.extra_bytes,
+        seconds=recompute_seconds(pair, recipe.eqns, num_runs, rates),
+      )
+  return found
+
+
+def _skipped(level: Level) -> tuple[Skipped, ...]:
+  if level.num_scans:
+    return level.skipped
+  return (Skipped(name="the step", size_bytes=0, reason="it has no scan"),)
