@@ -9,16 +9,19 @@ import edited_steps
 import jax
 import jax.numpy as jnp
 import numpy as np
+import record_modules
 import small_steps
 import tiny_hlo
 from absl.testing import absltest, parameterized
 from jaxmem_hlo import replay, schedule
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
+from jaxmem_hlo.post_order import instruction_post_order
 from jaxmem_hlo.replay_layout import FaultKind
 from tiny_hlo import f32, named, tuple_of
 
 from benchmarks import zoo
+from jaxmem import extract, validate
 from jaxmem.budget.edits import Edits, Recompute, Value
 from jaxmem.rewrite import RecomputeError, apply_edits, recomputable, recompute
 from jaxmem.rewrite.recompute_fusions import needed_operands
@@ -653,6 +656,16 @@ class ParityTest(parameterized.TestCase):
   def _check_edited(self, edited):
     self.assertEqual(edited.faults, ())
     self.assertEqual(edited.temp_bytes, edited.predicted_bytes)
+    # The edited module can be planned like any other.
+    model = AssignmentModel(edited.after, "cpu")
+    entry = extract.from_hlo(model, edited.after.entry)
+    self.assertFalse(entry.is_repaired)
+    validate.check_order(entry.graph, range(entry.graph.num_nodes))
+    for computation in edited.after.computations:
+      self.assertEqual(
+        instruction_post_order(computation.proto.instructions),
+        [i.id for i in computation.instructions],
+      )
 
   @parameterized.parameters(*_STEPS)
   def test_small_steps(self, name):
@@ -749,6 +762,33 @@ def _fused_module(name):
   module = Module.from_bytes(parsed.as_serialized_hlo_module_proto())
   module.proto.name = name
   return module
+
+
+class PostOrderTest(parameterized.TestCase):
+  @parameterized.parameters("mlp_cpu", "scan_cpu", "mlp_h200", "scan_h200")
+  def test_modules_are_listed_in_it(self, name):
+    for computation in record_modules.load(name).module.computations:
+      self.assertEqual(
+        instruction_post_order(computation.proto.instructions),
+        [i.id for i in computation.instructions],
+      )
+
+  def test_control_dependencies_come_first(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    a, b, c, d = (main.parameter(f32(4), name=n) for n in "abcd")
+    main.op("dot", f32(4), b, a, after=(d, c), name="e")
+    module = builder.module(main)
+    # The last control dependency first, then the operands from the first on.
+    order = instruction_post_order(module.entry.proto.instructions)
+    names = [module.instruction(i).name for i in order]
+    self.assertEqual(names, ["c", "d", "b", "a", "e"])
+
+  def test_a_cycle(self):
+    module = _chain()
+    named(module, "a").proto.operand_ids[:] = [named(module, "b").id]
+    with self.assertRaisesRegex(ValueError, "needs itself"):
+      instruction_post_order(module.entry.proto.instructions)
 
 
 class MultiOutputParityTest(parameterized.TestCase):

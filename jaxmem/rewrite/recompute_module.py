@@ -80,6 +80,7 @@ class ModuleEditor:
         self.add_computation(self._module.by_id[c].proto, suffix)
         for c in proto.called_computation_ids
       ]
+    _sort(copy)
     if self._module.is_scheduled(source.id):
       sequence = self._module.proto.schedule.sequences[source.id]
       self._sequences[copy.id] = [moved[i] for i in sequence.instruction_ids]
@@ -127,10 +128,19 @@ class ModuleEditor:
     by_id = {i.id: i for i in instructions}
     known = [i.id for i in self._module.entry.instructions if i.id in by_id]
     added = [i for i in by_id if i not in self._module.entry.by_id]
-    listed = [by_id[i] for i in (*known, *added)]
     del entry.instructions[:]
-    entry.instructions.extend(by_id[i] for i in instruction_post_order(listed))
+    entry.instructions.extend(by_id[i] for i in (*known, *added))
+    _sort(entry)
     return entry
+
+
+def _sort(computation: hlo_pb2.Computation) -> None:
+  """Lists the instructions of a computation in XLA's post order."""
+  by_id = {i.id: i for i in computation.instructions}
+  order = instruction_post_order(computation.instructions)
+  listed = [by_id[i] for i in order]
+  del computation.instructions[:]
+  computation.instructions.extend(listed)
 
 
 def _reachable(
