@@ -32,7 +32,7 @@ def _storages(values, shares=(), **settings):
   allocators.validate(trace, result)
   shared = {}
   for (name, _, _), place in zip(values, result.placements, strict=True):
-    shared.setdefault(place.segment, []).append(name)
+    shared.setdefault(place and place.segment, []).append(name)
   return [*map("".join, shared.values())], result
 
 
