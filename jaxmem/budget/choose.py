@@ -22,7 +22,7 @@ Effort = Literal["fast", "normal", "prove"]
 # Of the peak without edits; the rungs of the ladder fall by this factor.
 RUNG = 0.995
 # How many rungs below the limit's are tried for a cheaper plan.
-_MAX_LOWER = 4
+_MAX_LOWER = 2
 # Problems with no more possible events than this are solved exactly.
 _MAX_EVENTS = 400
 _EXACT_WORK = 60.0

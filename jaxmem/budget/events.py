@@ -5,14 +5,17 @@ step. Before one step, units run in the order of their numbers, which is the
 order of their first runs, so that one may feed another. Every use reads the
 latest run of its value that comes before it, or the original.
 
-Time is a number line of keys. Step s has key s * pitch + num_units; a run of
-unit u before step s has key s * pitch + u; pitch is num_units + 1. What is
-there at the start has key -1, what stays to the end has key num_steps * pitch.
+Time is a number line of keys. A run of unit u before step s has key
+s * pitch + u + 2, step s itself key s * pitch + num_units + 2, where pitch is
+num_units + 3: before all runs, s * pitch is the end of copies to the host, and
+s * pitch + 1 the start or end of copies back. What is there at the start has
+key -1, what stays to the end has key num_steps * pitch.
 """
 
 from __future__ import annotations
 
 import bisect
+import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
@@ -25,6 +28,24 @@ Event = tuple[int, int]
 Interval = tuple[int, int]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class Transfer:
+  """A value that goes to the host and comes back.
+
+  Attributes:
+    value: The value; its copy to the host starts when it is made.
+    store_done: The step before which the copy to the host has ended.
+    fetch_start: The step before which the copy back starts.
+    fetch_done: The step before which it has ended; readers from then on see
+      what came back.
+  """
+
+  value: int
+  store_done: int
+  fetch_start: int
+  fetch_done: int
+
+
 class Profile:
   """Live bytes of a plan that changes one event at a time.
 
@@ -32,6 +53,7 @@ class Profile:
     problem: The problem.
     pitch: Keys per step.
     runs: For each unit, the steps before which it runs again, ascending.
+    transfers: For each value that moves, how; one move each.
     intervals: For each value, its versions, ascending.
     seconds: What all events cost.
   """
@@ -39,17 +61,17 @@ class Profile:
   def __init__(self, problem: BudgetProblem, events: Iterable[Event] = ()):
     self.problem = problem
     num_units = len(problem.units)
-    self.pitch = num_units + 1
+    self.pitch = num_units + 3
     self.end = problem.num_steps * self.pitch
     self.runs: list[list[int]] = [[] for _ in problem.units]
+    self.transfers: dict[int, Transfer] = {}
     self.seconds = 0.0
-    self.keys = [s * self.pitch + num_units for s in range(problem.num_steps)]
+    self.keys = [self.step_key(s) for s in range(problem.num_steps)]
     self._starts = np.zeros(problem.num_steps, np.int64)
     self._ends = np.zeros(problem.num_steps, np.int64)
     self._saved = np.zeros(problem.num_steps, np.int64)
     self._extra = problem.extra_bytes.copy()
     self._live: np.ndarray | None = None
-    self._key_array: np.ndarray | None = None
     self._sizes = [v.size_bytes for v in problem.values]
     self._first = [
       -1 if v.producer is None else self.step_key(v.producer)
@@ -76,7 +98,7 @@ class Profile:
 
   def run_key(self, unit: int, before: int) -> int:
     """Returns the key of a run."""
-    return before * self.pitch + unit
+    return before * self.pitch + unit + 2
 
   def step_at(self, key: int) -> int:
     """Returns the step of a key: itself, or what the run comes before."""
@@ -101,13 +123,6 @@ class Profile:
     return self._live
 
   @property
-  def key_array(self) -> np.ndarray:
-    """`keys` as int64."""
-    if self._key_array is None:
-      self._key_array = np.array(self.keys, np.int64)
-    return self._key_array
-
-  @property
   def peak_bytes(self) -> int:
     """The most bytes live at once."""
     return int(self.live.max(initial=0))
@@ -127,12 +142,18 @@ class Profile:
     return self._uses[value]
 
   def producers(self, value: int) -> list[int]:
-    """Returns the keys of the original and of all runs that make a value."""
+    """Returns when versions of a value begin to be read, ascending.
+
+    The first is the original, the others are runs that make it again and the
+    end of its copy back from the host.
+    """
     unit = self.problem.unit_of[value]
-    first = [self._first[value]]
-    if unit < 0:
-      return first
-    return first + [self.run_key(unit, s) for s in self.runs[unit]]
+    found = [self._first[value]]
+    if unit >= 0:
+      found += [self.run_key(unit, s) for s in self.runs[unit]]
+    if value in self.transfers:
+      bisect.insort(found, self.transfers[value].fetch_done * self.pitch + 1)
+    return found
 
   def is_useless(self, unit: int, before: int) -> bool:
     """Whether nobody reads what a run makes."""
@@ -159,14 +180,18 @@ class Profile:
       )
     if self.has(unit, before):
       raise ValueError(f"{made.value} already runs before step {before}.")
+    if not self.transfers.keys().isdisjoint(made.outputs):
+      raise ValueError(f"{made.value} moves: it is not made again.")
     bisect.insort(self.runs[unit], before)
     key = self.run_key(unit, before)
     at = bisect.bisect_left(self.keys, key)
+    self._count_moving(-1)
     self.keys.insert(at, key)
     self._starts = np.insert(self._starts, at, 0)
     self._ends = np.insert(self._ends, at, 0)
     self._saved = np.insert(self._saved, at, 0)
     self._extra = np.insert(self._extra, at, 0)
+    self._count_moving(1)
     for value in made.inputs:
       bisect.insort(self._uses[value], key)
     self.seconds += made.seconds
@@ -187,17 +212,54 @@ class Profile:
     self.seconds -= made.seconds
     self._update(unit, key)
     at = bisect.bisect_left(self.keys, key)
+    self._count_moving(-1)
     del self.keys[at]
     self._saved_at.pop(key, None)
     self._starts = np.delete(self._starts, at)
     self._ends = np.delete(self._ends, at)
     self._saved = np.delete(self._saved, at)
     self._extra = np.delete(self._extra, at)
+    self._count_moving(1)
+
+  def move(self, transfer: Transfer) -> None:
+    """Adds a copy to the host and back.
+
+    Raises:
+      ValueError: If the value moves already, or the times make no sense.
+    """
+    value = transfer.value
+    stored = self.problem.values[value]
+    first = stored.producer
+    times = (transfer.store_done, transfer.fetch_start, transfer.fetch_done)
+    last = stored.overwritten_at
+    if last is None:
+      last = self.problem.num_steps - 1
+    if first is None:
+      raise ValueError(f"{stored.name!r} is there at the start: it stays.")
+    if not first < times[0] <= times[1] <= times[2] <= last:
+      raise ValueError(
+        f"a copy of {stored.name!r} must come after step {first} and before"
+        f" step {last}, in order, got {times}."
+      )
+    unit = self.problem.unit_of[value]
+    if value in self.transfers or (unit >= 0 and self.runs[unit]):
+      raise ValueError(f"{stored.name!r} moves, or is made again, already.")
+    self.transfers[value] = transfer
+    bisect.insort(self._uses[value], transfer.store_done * self.pitch)
+    self._refresh([value], set())
+
+  def unmove(self, value: int) -> None:
+    """Takes a copy to the host and back out of the plan."""
+    transfer = self.transfers.pop(value)
+    self._uses[value].remove(transfer.store_done * self.pitch)
+    self._refresh([value], set())
 
   def _update(self, unit: int, key: int) -> None:
     made = self.problem.units[unit]
-    touched = {key}
-    for value in (*made.outputs, *made.inputs):
+    self._refresh((*made.outputs, *made.inputs), {key})
+
+  def _refresh(self, values: Iterable[int], touched: set[int]) -> None:
+    for value in values:
       before = self.intervals[value]
       after = self._find_intervals(value)
       if before == after:
@@ -207,7 +269,6 @@ class Profile:
         for interval in set(before) ^ set(after):
           touched.update(interval)
     self._settle_shares(touched)
-    self._key_array = None
 
   def _find_intervals(self, value: int) -> tuple[Interval, ...]:
     """Assigns every use to the latest producer before it."""
@@ -227,6 +288,9 @@ class Profile:
       is_read = last > start
       if index == 0 and not is_read and (start < 0 or self._may_drop(value)):
         continue
+      if start >= 0 and start % self.pitch == 1:
+        # What comes back takes memory from when its copy starts.
+        start = self.transfers[value].fetch_start * self.pitch + 1
       found.append((start, last))
     return tuple(found)
 
@@ -245,16 +309,21 @@ class Profile:
     for start, end in intervals:
       self._starts[bisect.bisect_left(self.keys, start)] += size
       if end < self.end:
-        self._ends[bisect.bisect_left(self.keys, end)] += size
+        self._ends[bisect.bisect_right(self.keys, end) - 1] += size
+
+  def _count_moving(self, sign: int) -> None:
+    """Adds or subtracts what moves: it may begin or end between keys."""
+    for value in self.transfers:
+      self._count(self.intervals[value], sign * self._sizes[value])
 
   # Sharing.
 
   def pairs_at(self, key: int) -> tuple[tuple[int, int], ...]:
     """Returns the pairs of values that may share at a key."""
-    step, unit = divmod(key, self.pitch)
-    if unit == self.pitch - 1:
+    step, slot = divmod(key, self.pitch)
+    if slot == self.pitch - 1:
       return self.problem.steps[step].shares
-    return self.problem.units[unit].shares
+    return self.problem.units[slot - 2].shares if slot > 1 else ()
 
   def _settle_shares(self, keys: Iterable[int]) -> None:
     """Counts anew what outputs share with operands that die."""

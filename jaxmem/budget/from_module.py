@@ -137,8 +137,27 @@ class _Builder:
       is_result=buffer.live_at_end,
       overwritten_at=self._overwritten.get(number),
       is_droppable=is_part and bool(steps),
+      moves_as=self._moves_as(number) if counts else None,
       source=buffer.source,
     )
+
+  def _moves_as(self, number: int) -> edits.Value | None:
+    """How edits name a value that may go to the host; None if it may not."""
+    value = self._values[number]
+    named = recompute_rules.named_value(self._module, value)
+    if named is None or self._rules.why_not_moved(named):
+      return None
+    return named if self._is_renamed_only(number) else None
+
+  def _is_renamed_only(self, number: int) -> bool:
+    """Whether no instruction but renamings passes a value on."""
+    value = self._values[number]
+    places = {
+      p.instruction.id
+      for p in value.positions
+      if p.instruction.id in self._node_ids
+    }
+    return places == {value.instruction.id}
 
   def _counted(
     self, shares: Sequence[tuple[int, int]]
@@ -228,12 +247,7 @@ class _Builder:
     named = edits.Value(instruction=instruction.id, output=output)
     if self._rules.why_not(named):
       return False
-    places = {
-      p.instruction.id
-      for p in self._values[number].positions
-      if p.instruction.id in self._node_ids
-    }
-    if places != {instruction.id}:
+    if not self._is_renamed_only(number):
       return False
     return not any(
       value.memory_space

@@ -9,6 +9,7 @@ the profile, per second that it costs.
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import heapq
@@ -23,7 +24,7 @@ from jaxmem.budget.problem import BudgetProblem
 # An input is made again if that keeps others alive by less than this part of
 # what keeping the input itself would.
 _WORTH = 0.6
-_REFRESH = 40
+_REFRESH = 100
 _GROUPS = (2, 3, 4, 6)
 _TRIES = 6
 # Seconds that no run costs less than, so that scores are finite.
@@ -181,7 +182,7 @@ class _Search:
     """Takes the best gap, if it is still as good as it was."""
     _, value, start, end = heapq.heappop(self._heap)
     gap = _Gap(value, start, end)
-    if gap in self._banned or gap not in self._gaps(value):
+    if gap in self._banned or not self._is_open(gap):
       return None, None
     move = self._evaluate((gap,), self._style.depth)
     if move is None:
@@ -221,27 +222,43 @@ class _Search:
   def _gaps(self, value: int) -> Iterator[_Gap]:
     """Gaps of a value over which too many bytes are live."""
     profile = self._profile
-    uses = profile.uses(value)
-    unit = self._problem.unit_of[value]
-    keys = sorted([*uses, *profile.producers(value)])
-    produced = set(profile.producers(value))
+    producers = profile.producers(value)
+    keys = sorted([*profile.uses(value), *producers])
+    made = frozenset(producers)
     for start, end in itertools.pairwise(keys):
-      if end in produced:
-        continue
-      before = profile.step_at(end)
-      if before <= profile.step_at(start) + 1:
-        continue
-      gap = _Gap(value, start, end)
-      if gap in self._banned or profile.has(unit, before):
-        continue
-      low, high = self._range(start, end)
-      if high > low and profile.live[low:high].max() > self._limit:
-        yield gap
+      # Runs before the step of the later reader or the one after the earlier
+      # one would free nothing.
+      if end - start > profile.pitch and end not in made:
+        gap = _Gap(value, start, end)
+        if gap not in self._banned and self._is_closable(gap):
+          yield gap
+
+  def _is_closable(self, gap: _Gap) -> bool:
+    """Whether too much is live in a gap, and no run closes it already."""
+    profile = self._profile
+    before = profile.step_at(gap.end)
+    if before <= profile.step_at(gap.start) + 1:
+      return False
+    low, high = self._range(gap.start, gap.end)
+    if high <= low or profile.live[low:high].max() <= self._limit:
+      return False
+    return not profile.has(self._problem.unit_of[gap.value], before)
+
+  def _is_open(self, gap: _Gap) -> bool:
+    """Whether a gap that was found before still is one."""
+    uses = self._profile.uses(gap.value)
+    at = bisect.bisect_left(uses, gap.end)
+    if at == len(uses) or uses[at] != gap.end:
+      return False
+    earlier = [k for k in self._profile.producers(gap.value) if k < gap.end]
+    if at:
+      earlier.append(uses[at - 1])
+    return max(earlier) == gap.start and self._is_closable(gap)
 
   def _range(self, start: int, end: int) -> tuple[int, int]:
     """Positions of the keys strictly between two keys."""
-    low, high = self._profile.key_array.searchsorted((start + 1, end))
-    return int(low), int(high)
+    keys = self._profile.keys
+    return bisect.bisect_right(keys, start), bisect.bisect_left(keys, end)
 
   def _evaluate(self, gaps: Sequence[_Gap], depth: int) -> _Move | None:
     """Estimates what closing gaps is worth; None if not possible or nothing."""
@@ -274,16 +291,14 @@ class _Search:
 
   def _gain(self, changes: Sequence[tuple[int, int, int]]) -> int:
     """By how much the excess falls if sizes are added between keys."""
-    keys = self._profile.key_array
-    bounds = np.array([(c[1] + 1, c[2]) for c in changes], np.int64)
-    places = keys.searchsorted(bounds)
-    low, high = int(places.min()), int(places.max())
+    spans = [(c[0], *self._range(c[1], c[2])) for c in changes]
+    low = min(s[1] for s in spans)
+    high = max(s[2] for s in spans)
     old = self._profile.live[low:high] - self._limit
     new = old.copy()
-    for (size, _, _), (start, end) in zip(
-      changes, places.tolist(), strict=True
-    ):
-      new[start - low : max(start, end) - low] += size
+    for size, start, end in spans:
+      if end > start:
+        new[start - low : end - low] += size
     return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
 
   def _closure(

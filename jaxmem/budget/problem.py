@@ -34,6 +34,7 @@ class StoredValue:
     overwritten_at: The step that writes something else into its buffer: only
       what runs before that step may read it. None if nothing does.
     is_droppable: Whether its producer leaves it out when nobody reads it.
+    moves_as: How edits name it if it may go to the host and come back.
     source: Where in the user's program it comes from.
   """
 
@@ -44,6 +45,7 @@ class StoredValue:
   is_result: bool = False
   overwritten_at: int | None = None
   is_droppable: bool = False
+  moves_as: edits.Value | None = None
   source: str = ""
 
   def __post_init__(self):
