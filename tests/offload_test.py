@@ -10,6 +10,7 @@ import edited_steps
 import small_steps
 import tiny_hlo
 from absl.testing import absltest, parameterized
+from edited_modules import names_of, operands_of, value_of
 from jaxmem_hlo import replay
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
@@ -32,27 +33,14 @@ needs_plugin = unittest.skipUnless(
 )
 
 
-def _value(module, name, output=None):
-  return Value(instruction=named(module, name).id, output=output)
-
-
 def _offload(module, name, store_done, fetch_start, fetch_done):
   name, _, output = name.partition("@")
   return Offload(
-    value=_value(module, name, int(output) if output else None),
+    value=value_of(module, name, int(output) if output else None),
     store_done=named(module, store_done).id,
     fetch_start=named(module, fetch_start).id,
     fetch_done=named(module, fetch_done).id,
   )
-
-
-def _names(module):
-  return [i.name for i in module.schedule(module.entry.id)]
-
-
-def _operands(module, name):
-  instruction = named(module, name)
-  return [module.instruction(o).name for o in instruction.operands]
 
 
 def _replayed(module):
@@ -86,16 +74,16 @@ class TinyTest(parameterized.TestCase):
   def test_places(self):
     _, edited = self._moved()
     self.assertEqual(
-      _names(edited),
+      names_of(edited),
       [
         *("x", "a", "offload-start", "b", "offload-done", "c", "fetch-start"),
         *("d", "fetch-done", "flat.recompute", "e"),
       ],
     )
-    self.assertEqual(_operands(edited, "offload-start"), ["a"])
-    self.assertEqual(_operands(edited, "b"), ["a"])
+    self.assertEqual(operands_of(edited, "offload-start"), ["a"])
+    self.assertEqual(operands_of(edited, "b"), ["a"])
     self.assertEqual(
-      _operands(edited, "e"), ["d", "flat.recompute", "fetch-done"]
+      operands_of(edited, "e"), ["d", "flat.recompute", "fetch-done"]
     )
     host, device = f32(128, memory_space=5), f32(128)
     context = named(edited, "offload-start").shape.tuple_shapes[2]
@@ -147,10 +135,10 @@ class TinyTest(parameterized.TestCase):
     module = builder.module(main)
     moves = (_offload(module, "f@1", "b", "b", "c"),)
     edited = apply_edits(module, Edits(offloads=moves), "cuda")
-    (source,) = _operands(edited, "offload-start")
+    (source,) = operands_of(edited, "offload-start")
     self.assertEqual(named(edited, source).proto.tuple_index, 1)
-    self.assertEqual(_operands(edited, source), ["f"])
-    self.assertEqual(_operands(edited, "c"), ["b", "fetch-done"])
+    self.assertEqual(operands_of(edited, source), ["f"])
+    self.assertEqual(operands_of(edited, "c"), ["b", "fetch-done"])
     self.assertEqual(_replayed(edited)[1], ())
 
   def test_a_clone_reads_what_was_fetched(self):
@@ -158,25 +146,25 @@ class TinyTest(parameterized.TestCase):
     edits = Edits(
       offloads=(_offload(module, "a", "c", "d", "e"),),
       recomputes=(
-        Recompute(value=_value(module, "b"), before=named(module, "e").id),
-        Recompute(value=_value(module, "c"), before=named(module, "e").id),
-        Recompute(value=_value(module, "d"), before=named(module, "e").id),
+        Recompute(value=value_of(module, "b"), before=named(module, "e").id),
+        Recompute(value=value_of(module, "c"), before=named(module, "e").id),
+        Recompute(value=value_of(module, "d"), before=named(module, "e").id),
       ),
     )
     edited = apply_edits(module, edits, "cuda")
-    self.assertEqual(_operands(edited, "b.recompute"), ["fetch-done"])
+    self.assertEqual(operands_of(edited, "b.recompute"), ["fetch-done"])
     self.assertEqual(_replayed(edited)[1], ())
 
   def test_what_nobody_fetches_is_not_moved(self):
     module = _chain()
-    value = _value(module, "a")
+    value = value_of(module, "a")
     edits = Edits(
       offloads=(_offload(module, "a", "c", "d", "e"),),
       recomputes=(Recompute(value=value, before=named(module, "e").id),),
     )
     edited = apply_edits(module, edits, "cuda")
-    self.assertNotIn("fetch-done", _names(edited))
-    self.assertNotIn("offload-start", _names(edited))
+    self.assertNotIn("fetch-done", names_of(edited))
+    self.assertNotIn("offload-start", names_of(edited))
 
   def test_refuses_platforms_without_a_host(self):
     module = _chain()
@@ -209,7 +197,8 @@ class TinyTest(parameterized.TestCase):
     module = builder.module(main)
     rules = recomputable(module)
     self.assertRegex(
-      rules.why_not_moved(_value(module, "a")), "not in the device's own memory"
+      rules.why_not_moved(value_of(module, "a")),
+      "not in the device's own memory",
     )
 
   def test_the_copy_ends_before_the_value_is_overwritten(self):
@@ -226,7 +215,7 @@ class TinyTest(parameterized.TestCase):
     for store_done, is_late in (("update", False), ("c", True)):
       move = _offload(module, "a", store_done, "c", "d")
       # Something reads it again: b runs a second time.
-      again = Recompute(value=_value(module, "b"), before=move.fetch_done)
+      again = Recompute(value=value_of(module, "b"), before=move.fetch_done)
       edits = Edits(offloads=(move,), recomputes=(again,))
       if not is_late:
         self.assertEqual(_replayed(apply_edits(module, edits, "cuda"))[1], ())
@@ -318,7 +307,7 @@ class CompiledTest(parameterized.TestCase):
     # The whole of it is in the compiled program: four instructions a move.
     text = edited.compiled.as_text()
     self.assertEqual(text.count(" copy-start("), text.count(" copy-done("))
-    made = [n for n in _names(edited.after) if n.startswith("fetch-done")]
+    made = [n for n in names_of(edited.after) if n.startswith("fetch-done")]
     self.assertGreater(len(made), 10)
     self.assertLen(
       [line for line in text.splitlines() if " copy-start(" in line],
