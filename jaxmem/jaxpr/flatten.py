@@ -94,7 +94,7 @@ class Inliner:
       invars: The inputs.
       outvars: The results.
     """
-    eqns = live_equations(self.eqns, outvars)
+    eqns = _live_equations(self.eqns, outvars)
     read = {v for eqn in eqns for v in eqn.invars if isinstance(v, core.Var)}
     read |= {v for v in outvars if isinstance(v, core.Var)}
     constants = [(var, value) for var, value in self.constants if var in read]
@@ -193,7 +193,7 @@ class Inliner:
     return inputs
 
 
-def live_equations(
+def _live_equations(
   eqns: Sequence[core.JaxprEqn], outvars: Sequence[Atom]
 ) -> list[core.JaxprEqn]:
   """Returns the equations that an output or an effect needs."""

@@ -43,7 +43,8 @@ class Read(NamedTuple):
 
   Attributes:
     position: Among the operands that the backward loop scans.
-    chain: Equations between the two loops, each acting on slices alike.
+    chain: Equations between the two loops, each acting on slices alike;
+      optimization barriers are left out.
   """
 
   position: int
@@ -111,8 +112,8 @@ class Pair:
   forbidden: Mapping[int, str]
 
   @property
-  def size_bytes(self) -> int:
-    """The bytes of all stacks that could be dropped."""
+  def saved_bytes(self) -> int:
+    """What dropping all residuals saves, extra stacks not counted."""
     return sum(residual.size_bytes for residual in self.residuals)
 
 
@@ -171,8 +172,8 @@ def find_pairs(
       skipped += stay
   taken: set[int] = set()
   chosen = []
-  for pair in sorted(found, key=lambda pair: -pair.size_bytes):
-    if pair.size_bytes and taken.isdisjoint((pair.forward, pair.backward)):
+  for pair in sorted(found, key=lambda pair: -pair.saved_bytes):
+    if pair.saved_bytes and taken.isdisjoint((pair.forward, pair.backward)):
       taken |= {pair.forward, pair.backward}
       chosen.append(pair)
   return sorted(chosen, key=lambda pair: pair.forward), skipped
@@ -294,6 +295,8 @@ def _follow(uses: Uses, stack: core.Var, forward: int) -> _Destination:
         reads.setdefault(index, []).append(Read(scanned, chain))
         if not _is_opposite(uses, forward, index):
           reasons.append("a loop of the same direction reads it")
+      elif name == "optimization_barrier":
+        pending.append((eqn.outvars[position], chain))
       elif name in _SLICEWISE and len(eqn.invars) == len(eqn.outvars) == 1:
         pending.append((eqn.outvars[0], (*chain, eqn)))
       else:

@@ -20,13 +20,13 @@ from jaxmem.jaxpr.flatten import (
   Atom,
   Inliner,
   flatten,
-  live_equations,
 )
 from jaxmem.scan.levels import Level
 from jaxmem.scan.pairs import Pair, Read, definers_of
 from jaxmem.scan.recipe import Recipe, make_recipe
 
 _SCOPE = "recompute"
+_BARRIER = "optimization_barrier"
 # What XLA looks through when it simplifies.
 _SEEN_THROUGH = frozenset(
   """
@@ -53,9 +53,11 @@ def rewrite_level(level: Level, dropped: Collection[str]) -> core.Jaxpr:
     ValueError: If a residual cannot be recomputed without the others.
   """
   eqns = [*level.jaxpr.eqns]
+  lost: set[core.Var] = set()
   for pair in level.pairs:
     recipe = make_recipe(pair, dropped)
     if recipe.dropped:
+      lost |= {residual.stack for residual in recipe.dropped}
       forward, backward = eqns[pair.forward], eqns[pair.backward]
       eqns[pair.forward], carries = _forward(pair, recipe, forward)
       eqns[pair.backward] = _backward(pair, recipe, forward, backward, carries)
@@ -68,10 +70,33 @@ def rewrite_level(level: Level, dropped: Collection[str]) -> core.Jaxpr:
       body = (*before, body, *after)
     params = {**params, inner.parameter: body}
     eqns[inner.equation] = eqns[inner.equation].replace(params=params)
-  # What lay between two loops would read a stack that is gone.
-  eqns = live_equations(eqns, level.jaxpr.outvars)
-  changed = level.jaxpr.replace(eqns=eqns)
+  changed = level.jaxpr.replace(eqns=_without(eqns, lost))
   return flatten(changed, keep=CUSTOM_DERIVATIVES)
+
+
+def _without(
+  eqns: Sequence[core.JaxprEqn], stacks: Collection[core.Var]
+) -> list[core.JaxprEqn]:
+  """Takes out what lay between two loops, whose stacks are gone."""
+  lost = {*stacks}
+  kept = []
+  for eqn in eqns:
+    is_lost = [isinstance(v, core.Var) and v in lost for v in eqn.invars]
+    if not any(is_lost):
+      kept.append(eqn)
+      continue
+    gone = eqn.outvars
+    if eqn.primitive.name == _BARRIER:
+      operands = zip(eqn.invars, eqn.outvars, is_lost, strict=True)
+      stay = [(v, out) for v, out, is_gone in operands if not is_gone]
+      gone = [v for v, gone in zip(eqn.outvars, is_lost, strict=True) if gone]
+      kept.append(
+        eqn.replace(
+          invars=[v for v, _ in stay], outvars=[out for _, out in stay]
+        )
+      )
+    lost.update(gone)
+  return kept
 
 
 def _forward(
@@ -224,7 +249,10 @@ def _recompute(
   definers = definers_of(pair.body)
   eqns = [pair.body.eqns[index] for index in recipe.eqns]
   exact: dict[core.Var, core.Var] = {var: var for var in known}
-  for var in _guarded_values(pair, recipe, known):
+  # A loop is fused with nothing.
+  loops = [eqn for eqn in eqns if eqn.primitive.name == "scan"]
+  exact |= {var: var for eqn in loops for var in eqn.outvars}
+  for var in _guarded_values(pair, recipe, exact):
     eqns.append(internals.barrier(pair.body.eqns[definers[var]], [var]))
     exact[var] = eqns[-1].outvars[0]
 
@@ -248,14 +276,21 @@ def _recompute(
 def _guarded_values(
   pair: Pair, recipe: Recipe, known: Collection[core.Var]
 ) -> list[core.Var]:
-  """Returns the recomputed residuals that need a barrier, in order."""
+  """Returns the recomputed residuals that need a barrier, in order.
+
+  Args:
+    pair: The loops.
+    recipe: What is recomputed.
+    known: Values that are exact without one.
+  """
   definers = definers_of(pair.body)
   guard: list[core.Var] = []
   computed = {v for i in recipe.eqns for v in pair.body.eqns[i].outvars}
   dropped = [r.value for r in recipe.dropped if isinstance(r.value, core.Var)]
   order = {var: number for number, var in enumerate(definers)}
   for var in sorted(computed.intersection(dropped), key=order.__getitem__):
-    if not _is_plain_product(pair, definers, var, {*guard, *known}):
+    exact = {*guard, *known}
+    if var not in exact and not _is_plain_product(pair, definers, var, exact):
       guard.append(var)
   return guard
 
