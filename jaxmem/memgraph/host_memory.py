@@ -257,7 +257,8 @@ def _unwrap(array: Any) -> tuple[Any, Callable[[Any], Any]]:
 
   PRNG keys are held as their words.
   """
-  if not jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
+  dtype = jax.numpy.result_type(array)
+  if not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
     return array, lambda same: same
   implementation = jax.random.key_impl(array)
   return jax.random.key_data(array), functools.partial(

@@ -1,0 +1,337 @@
+"""Memory graphs: event-driven runs against fixed orders and layer streaming.
+
+Prints a JSON row per case. "simulate": LLaMA prefill and LoRA training on the
+paper's servers, in virtual time. "run": small models on this machine, within
+40 % of the memory that the plain step takes. "overhead": what the runtime adds
+per vertex. "scale": a graph of more than 100,000 vertices.
+
+    python -m benchmarks.turnip_benchmark --output=rows.jsonl
+"""
+
+import functools
+import importlib.metadata
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from benchmarks import turnip_graphs, turnip_models
+from jaxmem import memgraph
+from jaxmem.memgraph import TaskGraph
+
+_MODES = flags.DEFINE_list(
+  "modes", ["simulate", "run", "overhead", "scale"], "What to measure."
+)
+_REPEATS = flags.DEFINE_integer("repeats", 15, "Runs per schedule.")
+_SEEDS = flags.DEFINE_integer("seeds", 5, "Draws of times per simulation.")
+_ONLY = flags.DEFINE_string("only", "", "Simulated cases that begin with this.")
+_OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
+
+_SCHEDULES: dict[str, Callable[[memgraph.MemGraph], memgraph.MemGraph]] = {
+  "event": lambda graph: graph,
+  "fixed": memgraph.fixed_order,
+  "streaming": memgraph.layer_streaming,
+}
+# No measurements of these exist for the paper's servers; what they do to the
+# order of schedules is the question.
+_NOISES = {
+  "none": memgraph.Noise(),
+  "mild": memgraph.Noise(compute_sigma=0.05, transfer_sigma=0.3),
+  "stalls": memgraph.Noise(
+    compute_sigma=0.05,
+    transfer_sigma=0.3,
+    stall_probability=0.02,
+    stall_factor=10.0,
+  ),
+}
+_MODELS = {"7b": turnip_models.LLAMA_7B, "65b": turnip_models.LLAMA_65B}
+
+
+def resident_bytes(graph: TaskGraph) -> int:
+  """Returns the most bytes of any device, inputs there from the start."""
+  last = [
+    max(readers or writers, default=-1)
+    for readers, writers in zip(graph.readers, graph.writers, strict=True)
+  ]
+  for tensor in graph.outputs:
+    last[tensor] = len(graph.tasks)
+  live = [0] * graph.num_devices
+  for tensor in graph.inputs:
+    live[graph.tensors[tensor].device] += graph.tensors[tensor].size_bytes
+  peak = max(live)
+  seen = set(graph.inputs)
+  for position, task in enumerate(graph.tasks):
+    for tensor in set(task.outputs) - seen:
+      live[graph.tensors[tensor].device] += graph.tensors[tensor].size_bytes
+      seen.add(tensor)
+    live[task.device] += task.workspace_bytes
+    peak = max(peak, *live)
+    live[task.device] -= task.workspace_bytes
+    for tensor in (*task.inputs, *task.outputs):
+      if last[tensor] == position:
+        live[graph.tensors[tensor].device] -= graph.tensors[tensor].size_bytes
+  return peak
+
+
+def _simulated_cases() -> Iterator[dict[str, Any]]:
+  for server in ("p100x4", "a100x8"):
+    for model, shapes in (
+      ("7b", ((1, 1024), (1, 4096), (1, 16_384), (8, 1024), (8, 4096))),
+      ("65b", ((1, 1024), (1, 4096), (1, 16_384), (8, 1024))),
+    ):
+      for batch, length in shapes:
+        yield {
+          "step": "prefill",
+          "model": model,
+          "server": server,
+          "batch": batch,
+          "length": length,
+        }
+    for batch, length in ((8, 1024), (8, 2048), (32, 1024)):
+      yield {
+        "step": "lora",
+        "model": "7b",
+        "server": server,
+        "batch": batch,
+        "length": length,
+      }
+
+
+def simulate(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
+  """Yields rows: the memory of the device, and 40 % of what would be needed."""
+  server = memgraph.SERVERS[case["server"]]
+  is_training = case["step"] == "lora"
+  workload = turnip_graphs.Workload(
+    config=_MODELS[case["model"]],
+    batch=case["batch"],
+    length=case["length"],
+    num_devices=server.num_devices,
+    # The paper trains in single precision, and infers in half.
+    itemsize=4 if is_training else 2,
+  )
+  make = turnip_graphs.lora_training if is_training else turnip_graphs.prefill
+  graph = make(workload)
+  needed_bytes = resident_bytes(graph)
+  for name, capacity_bytes in (
+    ("device", server.memory_bytes),
+    ("40 %", int(0.4 * needed_bytes)),
+  ):
+    row = case | {
+      "mode": "simulate",
+      "memory": name,
+      "capacity_bytes": capacity_bytes,
+      "needed_bytes": needed_bytes,
+    }
+    try:
+      yield row | _simulate(graph, capacity_bytes, server, is_training)
+    except memgraph.InfeasibleMemoryError as error:
+      yield row | {"error": str(error)}
+
+
+def _simulate(
+  graph: TaskGraph,
+  capacity_bytes: int,
+  server: memgraph.Server,
+  is_training: bool,
+) -> dict[str, Any]:
+  start = time.process_time()
+  built = memgraph.build_memgraph(graph, capacity_bytes)
+  build_s = time.process_time() - start
+  memgraph.check(built)
+  row: dict[str, Any] = {
+    "num_vertices": built.num_vertices,
+    "num_memory_edges": built.num_memory_edges,
+    "offload_bytes": built.bytes_moved("offload"),
+    "reload_bytes": built.bytes_moved("reload"),
+    "build_s": round(build_s, 2),
+  }
+  precision = "tf32" if is_training else "bf16"
+  for schedule, change in _SCHEDULES.items():
+    changed = change(built)
+    expected_s = memgraph.expected_times(changed, server, precision=precision)
+    for noise_name, noise in _NOISES.items():
+      spans = []
+      for seed in range(_SEEDS.value if noise_name != "none" else 1):
+        times = memgraph.draw_times(changed, expected_s, noise, seed)
+        spans.append(memgraph.simulate(changed, times).makespan_s)
+      row[f"{schedule}_s.{noise_name}"] = round(statistics.fmean(spans), 6)
+  for other in ("fixed", "streaming"):
+    for noise_name in _NOISES:
+      ratio = row[f"{other}_s.{noise_name}"] / row[f"event_s.{noise_name}"]
+      row[f"gain_over_{other}.{noise_name}"] = round(ratio - 1, 4)
+  return row
+
+
+def _run_cases() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+  config = turnip_models.SMALL
+  params = turnip_models.init(config, jax.random.key(0))
+  lora = turnip_models.init_lora(config, jax.random.key(1))
+  tokens = jax.random.randint(jax.random.key(2), (2, 513), 0, config.vocab)
+  prefill = functools.partial(turnip_models.prefill, config)
+  for length in (64, 128, 256, 512):
+    yield f"prefill {length}", prefill, (params, tokens[:, :length])
+  step = functools.partial(turnip_models.lora_step, config)
+  for length in (64, 128):
+    yield f"lora {length}", step, (params, lora, tokens[:, : length + 1])
+
+
+def run(
+  name: str, step: Callable[..., Any], args: tuple[Any, ...]
+) -> dict[str, Any]:
+  """Runs a step in 40 % of its memory, schedules by turns."""
+  plain = jax.jit(step)
+  analysis: Any = plain.lower(*args).compile().memory_analysis()
+  needed_bytes = (
+    analysis.argument_size_in_bytes
+    + analysis.output_size_in_bytes
+    + analysis.temp_size_in_bytes
+  )
+  limit_bytes = int(0.4 * needed_bytes)
+  expected = jax.tree.leaves(plain(*args))
+  try:
+    steps = {
+      schedule: memgraph.offload(
+        step, *args, memory_limit=limit_bytes, schedule=schedule
+      )
+      for schedule in ("event", "fixed", "streaming")
+    }
+  except memgraph.InfeasibleMemoryError as error:
+    return {"mode": "run", "step": name, "error": str(error)}
+  seconds: dict[str, list[float]] = {"plain": []} | {s: [] for s in steps}
+  is_equal, is_close = True, True
+  for _ in range(_REPEATS.value):
+    start = time.perf_counter()
+    jax.block_until_ready(plain(*args))
+    seconds["plain"].append(time.perf_counter() - start)
+    for schedule, each in steps.items():
+      outputs = jax.tree.leaves(each(*args))
+      if each.last_run is not None:
+        seconds[schedule].append(each.last_run.elapsed_s)
+      for a, b in zip(outputs, expected, strict=True):
+        is_equal &= bool(np.array_equal(a, b))
+        is_close &= bool(np.allclose(a, b, rtol=1e-4, atol=1e-5))
+  medians = {name: statistics.median(s) for name, s in seconds.items()}
+  graph = steps["event"].memgraph
+  runs = [each.last_run for each in steps.values() if each.last_run]
+  return {
+    "mode": "run",
+    "step": name,
+    "needed_bytes": needed_bytes,
+    "limit_bytes": limit_bytes,
+    "peak_bytes": max(r.peak_bytes[0] for r in runs),
+    "host_peak_bytes": max(r.host_peak_bytes for r in runs),
+    "num_tasks": len(graph.task_graph.tasks),
+    "num_vertices": graph.num_vertices,
+    "offload_bytes": graph.bytes_moved("offload"),
+    "reload_bytes": graph.bytes_moved("reload"),
+    "is_bit_equal": is_equal,
+    "is_close": is_close,
+    **{f"{name}_s": round(s, 6) for name, s in medians.items()},
+    "gain_over_fixed": round(medians["fixed"] / medians["event"] - 1, 4),
+    "gain_over_streaming": round(
+      medians["streaming"] / medians["event"] - 1, 4
+    ),
+  }
+
+
+def overhead(num_tasks: int = 2000) -> dict[str, Any]:
+  """Runs a chain of tiny kernels: all but their own time is overhead."""
+  builder = memgraph.Builder()
+  x = first = builder.tensor("x", 32)
+  for i in range(num_tasks):
+    (x,) = builder.task(f"t{i}", [x], [(f"x{i}", 32)])
+  kernel = jax.jit(lambda x: [x + 1]).lower(np.zeros(8, "f4")).compile()
+  built = memgraph.build_memgraph(builder.build([x]), 10**6)
+  runtime = memgraph.Runtime(built, [kernel] * num_tasks)
+  inputs = {first: np.zeros(8, "f4")}
+  results = [runtime.run(inputs) for _ in range(5)]
+  spent_s = [r.elapsed_s - np.sum(r.end_s - r.start_s) for r in results]
+  return {
+    "mode": "overhead",
+    "num_vertices": built.num_vertices,
+    "vertex_us": round(
+      1e6 * min(r.elapsed_s for r in results) / built.num_vertices, 1
+    ),
+    "overhead_us": round(1e6 * min(spent_s) / built.num_vertices, 1),
+    "overhead_median_us": round(
+      1e6 * statistics.median(spent_s) / built.num_vertices, 1
+    ),
+  }
+
+
+def scale(num_tasks: int = 95_000) -> dict[str, Any]:
+  """Builds, checks and simulates a wide graph in short memory."""
+  rng = np.random.default_rng(0)
+  builder = memgraph.Builder(4)
+  recent = [
+    [builder.tensor(f"in{d}.{i}", 1000, d) for i in range(20)] for d in range(4)
+  ]
+  for i in range(num_tasks):
+    d = int(rng.integers(4))
+    inputs = [recent[d][int(k)] for k in rng.choice(20, 2, replace=False)]
+    size_bytes = int(rng.integers(500, 1500))
+    (made,) = builder.task(
+      f"t{i}", inputs, [(f"x{i}", size_bytes)], device=d, flops=1e9
+    )
+    recent[d][int(rng.integers(20))] = made
+  graph = builder.build([])
+  seconds = []
+  clock = time.process_time
+  start = clock()
+  built = memgraph.build_memgraph(graph, 20_000, alignment_bytes=1)
+  seconds.append(clock() - start)
+  start = clock()
+  memgraph.check(built)
+  seconds.append(clock() - start)
+  start = clock()
+  times = memgraph.expected_times(built, memgraph.SERVERS["a100x8"])
+  memgraph.simulate(built, times)
+  seconds.append(clock() - start)
+  names = ("build_s", "check_s", "simulate_s")
+  return {
+    "mode": "scale",
+    "num_vertices": built.num_vertices,
+    "num_offloads": sum(v.kind == "offload" for v in built.vertices),
+    **dict(zip(names, (round(s, 2) for s in seconds), strict=True)),
+  }
+
+
+def _rows() -> Iterator[dict[str, Any]]:
+  if "overhead" in _MODES.value:
+    yield overhead()
+  if "scale" in _MODES.value:
+    yield scale()
+  if "run" in _MODES.value:
+    for case in _run_cases():
+      yield run(*case)
+  if "simulate" in _MODES.value:
+    for case in _simulated_cases():
+      name = f"{case['step']} {case['model']} {case['server']}"
+      if name.startswith(_ONLY.value):
+        yield from simulate(case)
+
+
+def main(argv: list[str]) -> None:
+  """Measures all cases."""
+  del argv
+  versions = {
+    "python": sys.version.split()[0],
+    "jax": importlib.metadata.version("jax"),
+    "device": jax.devices()[0].device_kind,
+  }
+  for row in _rows():
+    line = json.dumps(row | {"versions": versions})
+    print(line, flush=True)
+    if _OUTPUT.value:
+      with open(_OUTPUT.value, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+if __name__ == "__main__":
+  app.run(main)
