@@ -14,7 +14,7 @@ from jaxmem_hlo.replay import ReplayReport
 from jaxmem import units
 from jaxmem.donation import DonationAdvice, donation_lines
 
-_FORMAT = 1
+_FORMAT = 2
 _NUM_TOP_BUFFERS = 8
 
 
@@ -115,6 +115,30 @@ class Layout:
     return sorted(found.values(), key=lambda b: (-b.size_bytes, b.name))
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+  """What a byte limit cost. Seconds are estimates for the target.
+
+  Attributes:
+    limit_bytes: Most bytes that the whole program may take.
+    num_recomputed: Operations that run a second time.
+    num_offloaded: Values that move to the host and back.
+    step_s: Seconds of the step without these.
+    extra_s: Seconds that they add.
+  """
+
+  limit_bytes: int
+  num_recomputed: int
+  num_offloaded: int
+  step_s: float
+  extra_s: float
+
+  @property
+  def extra(self) -> float:
+    """The time that is added, as a fraction of the step's."""
+    return self.extra_s / self.step_s if self.step_s else 0.0
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
   """A plan, measured. All bytes are for one execution of the step.
@@ -146,6 +170,7 @@ class Plan:
     planning_s: Seconds spent on planning.
     compile_s: Seconds of both compiles, planning included.
     versions: Of jax, jaxlib and jaxmem.
+    budget: What the byte limit cost; None if none was given.
     order: Names of the entry's instructions in execution order.
     donation: What donating each array does, or could do.
     before: The buffers under XLA's own order.
@@ -173,6 +198,7 @@ class Plan:
   planning_s: float
   compile_s: float
   versions: dict[str, str]
+  budget: Budget | None
   order: tuple[str, ...]
   donation: tuple[DonationAdvice, ...]
   before: Layout
@@ -261,6 +287,8 @@ class Plan:
         raise ValueError("an unknown format version")
       for key in ("before", "after"):
         fields[key] = _layout(fields[key])
+      if fields["budget"] is not None:
+        fields["budget"] = Budget(**fields["budget"])
       fields["order"] = tuple(fields["order"])
       fields["donation"] = tuple(
         DonationAdvice(**advice) for advice in fields["donation"]
@@ -310,6 +338,8 @@ def _summary(plan: Plan) -> list[str]:
     f"  planning      {plan.planning_s:.2f} s of {plan.compile_s:.1f} s for"
     f" two compiles; {plan.num_instructions} instructions, {plan.method}",
   ]
+  if plan.budget is not None:
+    lines.append(f"  byte limit    {_budget_line(plan.budget)}")
   arena = plan.arena
   fragmentation = units.format_bytes(arena.fragmentation_bytes)
   lines.append(
@@ -329,6 +359,19 @@ def _summary(plan: Plan) -> list[str]:
   told = zip(labels, donation_lines(plan.donation), strict=False)
   lines += [f"  {label:14}{line}" for label, line in told]
   return [*lines, *_peak_table(plan.after.at_peak())]
+
+
+def _budget_line(budget: Budget) -> str:
+  limit = units.format_bytes(budget.limit_bytes)
+  if not budget.num_recomputed and not budget.num_offloaded:
+    return f"{limit} met without recomputing anything"
+  moved = ""
+  if budget.num_offloaded:
+    moved = f", {budget.num_offloaded} values moved to the host"
+  return (
+    f"{limit}: {budget.num_recomputed} operations run twice{moved}; by estimate"
+    f" {100 * budget.extra:+.1f} % of {1e3 * budget.step_s:.2f} ms"
+  )
 
 
 _STATUS = {

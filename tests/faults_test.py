@@ -15,7 +15,7 @@ from jaxmem_hlo.transform import PlanningWarning
 from watched import WatchedTest, arrays, branches
 
 import jaxmem
-from jaxmem import api, module_plan, order
+from jaxmem import hook, module_plan, order
 from jaxmem.order import OrderResult
 
 
@@ -133,7 +133,7 @@ class FaultTest(WatchedTest):
 
   def test_the_module_cannot_be_read(self):
     with mock.patch.object(
-      api.Module, "from_bytes", side_effect=ValueError("Not a serialized")
+      hook.Module, "from_bytes", side_effect=ValueError("Not a serialized")
     ):
       self.check(num_warnings=1)
 
@@ -193,14 +193,14 @@ jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import jaxmem
-from jaxmem import api
+from jaxmem import hook
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
-plan_module = api.plan_module
+plan_module = hook.plan_module
 def watch(*args):
   events.append("plan")
   return plan_module(*args)
-api.plan_module = watch
+hook.plan_module = watch
 def step(x, y):
   total = jnp.float32(0)
   for i in range(6):

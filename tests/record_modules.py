@@ -28,7 +28,7 @@ from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks import zoo
-from jaxmem import Options, api, extract, module_plan, targets
+from jaxmem import Options, extract, hook, module_plan, targets
 
 _FOLDER = pathlib.Path(__file__).parent / "testdata"
 _numbers = itertools.count()
@@ -171,7 +171,7 @@ def compile_both(
   if target is not None:
     targets.get(target).topology()
   baseline = compile_one(jax.jit)
-  with mock.patch.object(api, "plan_module", watch):
+  with mock.patch.object(hook, "plan_module", watch):
     planned = compile_one(jaxmem.jit)
   ((data, plan),) = seen
   return Pair(

@@ -8,7 +8,7 @@ import numpy as np
 from absl.testing import parameterized
 from jaxmem_hlo import transform
 
-from jaxmem import api
+from jaxmem import hook
 
 
 def branches(x, y):
@@ -41,11 +41,11 @@ class WatchedTest(parameterized.TestCase):
     super().setUp()
     self.enter_context(mock.patch.object(transform, "_warned", False))
     self.plans = []
-    plan_module = api.plan_module
+    plan_module = hook.plan_module
 
     def watch(module, platform, options):
       plan = plan_module(module, platform, options)
       self.plans.append((module.name, plan))
       return plan
 
-    self.enter_context(mock.patch.object(api, "plan_module", watch))
+    self.enter_context(mock.patch.object(hook, "plan_module", watch))

@@ -87,6 +87,15 @@ class Assignment:
       if a.kind == "temp" and a.memory_space == 0
     )
 
+  @property
+  def program_bytes(self) -> int:
+    """Device bytes of one execution: arguments, outputs and temporaries."""
+    return sum(
+      a.size_bytes
+      for a in self.allocations
+      if a.kind != "constant" and a.memory_space == 0
+    )
+
   def to_proto(self) -> hlo_pb2.BufferAssignment:
     """Returns the assignment as XLA would write it, without heap traces."""
     proto = hlo_pb2.BufferAssignment()

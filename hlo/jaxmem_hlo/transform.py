@@ -24,6 +24,13 @@ _installed: set[str] = set()
 _warned = False
 
 
+class CompileRefusedError(RuntimeError):
+  """A handler raises this to make the user's compile fail.
+
+  XLA turns it into a JaxRuntimeError that carries its text.
+  """
+
+
 class PlanningWarning(RuntimeWarning):
   """A module was left to XLA's own plan because planning it failed."""
 
@@ -38,6 +45,11 @@ def mark(name: str, tag: str) -> str:
   return f"{name}__jaxmem_{tag}"
 
 
+def unmarked(name: str) -> str:
+  """Returns a function's or module's name without its mark."""
+  return name.partition("__jaxmem_")[0]
+
+
 def add_handler(tag: str, handler: Handler) -> None:
   """Sets what to do with modules marked with a tag.
 
@@ -45,8 +57,9 @@ def add_handler(tag: str, handler: Handler) -> None:
     tag: The tag given to `mark`.
     handler: Takes a serialized, scheduled HloModuleProto and the platform
       ("cpu" or "cuda"); returns a changed one, or None to keep it. It may be
-      called from several threads at once. Exceptions are caught: XLA's own
-      plan is used and a PlanningWarning is issued once.
+      called from several threads at once. Exceptions are caught, but for
+      CompileRefusedError: XLA's own plan is used and a PlanningWarning is
+      issued once.
   """
   with _lock:
     _handlers[tag] = handler
@@ -89,6 +102,8 @@ def _callback(platform: str) -> Callable[[bytes], bytes | None]:
       found = _MARK.search(_module_name(data))
       handler = _handlers.get(found.group(1).decode()) if found else None
       return handler(data, platform) if handler else None
+    except CompileRefusedError:
+      raise
     except Exception as error:  # A raise here would break the user's compile.
       _warn_once(error)
       return None

@@ -1,0 +1,109 @@
+"""What happens to a module between XLA's scheduler and code generation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxmem_hlo import transform
+from jaxmem_hlo.module import Module
+
+from jaxmem import cost, targets
+from jaxmem.limit_plan import LimitPlan, fit_module
+from jaxmem.module_plan import ModulePlan, plan_module
+from jaxmem.options import Options
+from jaxmem.plan import InfeasibleError
+
+Decided = ModulePlan | LimitPlan
+
+_plan_numbers = itertools.count()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+  """What is asked of the planner for one module.
+
+  Attributes:
+    options: Planning options.
+    limit_bytes: Most bytes of the whole program; None for no limit.
+    target: The device that estimates of time are made for; None for the one
+      that jax would use.
+  """
+
+  options: Options
+  limit_bytes: int | None = None
+  target: targets.Target | None = None
+
+  def decide(self, module: Module, platform: str) -> Decided:
+    """Plans a module.
+
+    Raises:
+      InfeasibleError: If no plan was found that meets the limit.
+    """
+    if self.limit_bytes is None:
+      return plan_module(module, platform, self.options)
+    rates = cost.for_target(self.target or _local_target(platform))
+    return fit_module(
+      module, platform, self.options, limit_bytes=self.limit_bytes, rates=rates
+    )
+
+  def rewrite(self, data: bytes, platform: str) -> bytes | None:
+    """Handles a serialized module, as `transform.Handler` says.
+
+    Raises:
+      CompileRefusedError: If the limit cannot be met: then the program must
+        not run.
+    """
+    module = Module.from_bytes(data)
+    try:
+      return apply(module, self.decide(module, platform))
+    except InfeasibleError as error:
+      raise transform.CompileRefusedError(f"InfeasibleError: {error}") from None
+
+
+def apply(module: Module, decided: Decided) -> bytes | None:
+  """Returns the planned module, serialized; None if nothing changes."""
+  return decided.apply(module).to_bytes() if decided.is_changed else None
+
+
+def marked(fun: Callable[..., Any], tag: str) -> Callable[..., Any]:
+  """Wraps a function so that its modules carry a mark.
+
+  The compiler hook is installed when jax first traces the function: no
+  earlier, since that initialises jax's backends, and always before a compile.
+  """
+
+  @functools.wraps(fun)
+  def step(*args: Any, **kwargs: Any) -> Any:
+    transform.install()
+    return fun(*args, **kwargs)
+
+  name = getattr(fun, "__name__", type(fun).__name__)
+  step.__name__ = transform.mark(name, tag)
+  return step
+
+
+def new_tag() -> str:
+  """Returns a tag that no other process or call uses.
+
+  It makes the module's name, and with it the key in a persistent compilation
+  cache, new: a cached program would not pass by the hook.
+  """
+  return f"plan{os.getpid()}n{next(_plan_numbers)}t{time.time_ns()}"
+
+
+def _local_target(platform: str) -> str:
+  """Names the known target that is most like the device here."""
+  if platform == "cpu":
+    return "cpu"
+  kind = jax.devices()[0].device_kind.lower()
+  known = [name for name in targets.known_names() if name != "cpu"]
+  alike = [name for name in known if name.split("-")[0] in kind]
+  # Plans depend on the ratio of arithmetic to bandwidth, alike for all.
+  return (alike or ["h100"])[0]

@@ -1,0 +1,357 @@
+"""Fits a scheduled module into a byte limit: order, copies, recompute, offload.
+
+The order is planned first. Where that is not enough, values are recomputed or
+moved to the host, on the planned order or on XLA's own, whichever costs less
+time. The choice knows live bytes; what XLA's buffer assignment makes of them
+is predicted for every edited module, and decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from jaxmem_hlo import replay, transform
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.module import Module
+
+from jaxmem import cost, liveness, units
+from jaxmem.budget import lower_bound
+from jaxmem.budget.choose import RUNG, Chooser, Effort
+from jaxmem.budget.edits import Edits
+from jaxmem.budget.from_module import Slots, from_module
+from jaxmem.budget.problem import BudgetProblem
+from jaxmem.extract import CalleePeak, from_hlo
+from jaxmem.module_plan import ModulePlan, plan_module
+from jaxmem.options import Options
+from jaxmem.plan import InfeasibleError, NeededBuffer
+from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
+
+# How far above the room the first limit of live bytes lies: temporaries that
+# move into the memory of arguments may make up for it.
+_ABOVE = 1.04
+_MAX_TRIES = 12
+_NUM_NAMED = 8
+_SLOTS: tuple[Slots, ...] = ("occupied", "free")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LimitPlan:
+  """What was decided for a module under a byte limit.
+
+  Attributes:
+    base: The order and the copies that the edits are made on.
+    edits: What runs again and what moves to the host; ids of the module that
+      `base` makes.
+    limit_bytes: Most bytes of the whole program.
+    fixed_bytes: Bytes of arguments and outputs.
+    planned_bytes: Predicted temporaries.
+    lower_bound_bytes: No plan with edits of this kind needs fewer temporaries.
+    step_s: Estimated seconds of the step without edits.
+    extra_s: Estimated seconds that the edits add.
+    seconds: Wall time of planning.
+  """
+
+  base: ModulePlan
+  edits: Edits
+  limit_bytes: int
+  fixed_bytes: int
+  planned_bytes: int
+  lower_bound_bytes: int
+  step_s: float
+  extra_s: float
+  seconds: float
+
+  @property
+  def is_changed(self) -> bool:
+    """Whether the plan differs from XLA's."""
+    return self.base.is_changed or bool(self.edits)
+
+  def apply(self, module: Module) -> Module:
+    """Returns the module that was planned, as planned."""
+    changed = self.base.apply(module)
+    if not self.edits:
+      return changed
+    return apply_edits(changed, self.edits, self.base.platform)
+
+
+def fit_module(
+  module: Module,
+  platform: str,
+  options: Options,
+  *,
+  limit_bytes: int,
+  rates: cost.Rates,
+) -> LimitPlan:
+  """Plans a module so that its whole program fits a limit.
+
+  Args:
+    module: A scheduled module.
+    platform: "cpu" or "cuda".
+    options: How hard to try.
+    limit_bytes: Most bytes of arguments, outputs and temporaries.
+    rates: Of the device that estimates are made for.
+
+  Raises:
+    InfeasibleError: If no plan was found that fits.
+  """
+  start = time.perf_counter()
+  decided = plan_module(module, platform, options)
+  bases = [
+    _Base(module, d, rates) for d in (decided, *_as_given(module, decided))
+  ]
+  best = bases[0].unedited()
+  room = bases[0].room(limit_bytes)
+  if best.temp_bytes > room:
+    best = _cheapest(module, bases, room, options)
+  if options.verify and best.edits:
+    _verify(best)
+  return best.plan(limit_bytes, time.perf_counter() - start)
+
+
+def _cheapest(
+  module: Module, bases: Sequence[_Base], room: int, options: Options
+) -> _Fit:
+  """Tries every base quickly, and takes more time for the best of them."""
+  best: _Fit | None = None
+  searches = [_Descent(b, slots, room) for b in bases for slots in _SLOTS]
+  for search in searches:
+    found = search.run("fast", math.inf if best is None else best.extra_s)
+    best = found or best
+  if best is None:
+    smallest = [search.smallest() for search in searches]
+    best = min(smallest, key=lambda f: (f.temp_bytes, f.extra_s))
+    if best.temp_bytes > room:
+      _raise_infeasible(module, best, room)
+    return best
+  if options.effort == "fast":
+    return best
+  search = _Descent(best.base, best.slots, room, best.live_limit)
+  return search.run(options.effort, best.extra_s) or best
+
+
+def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
+  """Yields the plan that removes the same copies and keeps XLA's order."""
+  orders = dict(decided.orders)
+  if orders.pop(module.entry.id, None) is None:
+    return
+  changed = module.with_bitcasts(decided.removed_copies).with_schedules(orders)
+  model = AssignmentModel(changed, decided.platform)
+  entry = from_hlo(model, changed.entry)
+  # Without a copy, whoever reads its operand may have to run earlier.
+  if entry.is_repaired:
+    nodes = range(entry.graph.num_nodes)
+    orders[module.entry.id] = tuple(entry.schedule(nodes))
+  yield dataclasses.replace(decided, orders=orders)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fit:
+  """Edits of a base, and what they lead to.
+
+  Attributes:
+    base: The base.
+    slots: How donated memory counted when they were chosen.
+    live_limit: The limit of live bytes that they were chosen for.
+    edits: The edits.
+    temp_bytes: Predicted temporaries.
+    extra_s: Estimated seconds that they add.
+  """
+
+  base: _Base
+  slots: Slots
+  live_limit: int
+  edits: Edits
+  temp_bytes: int
+  extra_s: float
+
+  def plan(self, limit_bytes: int, seconds: float) -> LimitPlan:
+    base = self.base
+    return LimitPlan(
+      base=base.decided,
+      edits=self.edits,
+      limit_bytes=limit_bytes,
+      fixed_bytes=base.fixed_bytes,
+      planned_bytes=self.temp_bytes,
+      lower_bound_bytes=min(self.temp_bytes, base.bound().num_bytes),
+      step_s=base.step_s,
+      extra_s=self.extra_s,
+      seconds=seconds,
+    )
+
+
+class _Base:
+  """One version of the module that edits can be made on."""
+
+  def __init__(self, module: Module, decided: ModulePlan, rates: cost.Rates):
+    self.decided = decided
+    self.module = decided.apply(module)
+    self._model = AssignmentModel(self.module, decided.platform)
+    assignment = self._model.assign()
+    self._temp_bytes = assignment.temp_bytes
+    self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
+    costs = cost.instruction_costs(self.module, rates)
+    self._seconds = {key: c.seconds for key, c in costs.items()}
+    self._entry = from_hlo(
+      self._model, self.module.entry, _callee_peaks(self._model)
+    )
+    self._problems: dict[Slots, BudgetProblem] = {}
+    self.step_s = sum(
+      self._seconds.get(i.id, 0.0) for i in self._entry.instructions
+    )
+
+  @functools.cached_property
+  def _rules(self) -> RecomputeRules:
+    return recomputable(self.module, self._model.analysis)
+
+  def problem(self, slots: Slots) -> BudgetProblem:
+    """The choice to be made, with the memory of arguments free or occupied."""
+    if slots not in self._problems:
+      nodes = range(self._entry.graph.num_nodes)
+      self._problems[slots] = from_module(
+        self._model, self._entry, nodes, self._seconds, slots
+      )
+    return self._problems[slots]
+
+  def room(self, limit_bytes: int) -> int:
+    """Bytes that a limit leaves for temporaries."""
+    return limit_bytes - self.fixed_bytes
+
+  def bound(self) -> lower_bound.ByteBound:
+    """Bytes of temporaries that no edits go below."""
+    problem = self.problem("free")
+    found = lower_bound.unavoidable_bytes(problem)
+    num_bytes = max(0, found.num_bytes - problem.slot_bytes)
+    return dataclasses.replace(found, num_bytes=num_bytes)
+
+  def needed(self, values: Sequence[int]) -> Iterator[NeededBuffer]:
+    """Describes values."""
+    for value in values:
+      buffer = self._entry.graph.buffers[value]
+      yield NeededBuffer(
+        name=buffer.name, size_bytes=buffer.size_bytes, source=buffer.source
+      )
+
+  def unedited(self) -> _Fit:
+    return _Fit(
+      base=self,
+      slots="free",
+      live_limit=self._temp_bytes,
+      edits=Edits(),
+      temp_bytes=self._temp_bytes,
+      extra_s=0.0,
+    )
+
+  def edited(self, edits: Edits) -> Module:
+    platform = self.decided.platform
+    return apply_edits(self.module, edits, platform, self._rules)
+
+  def price(self, edits: Edits) -> int:
+    """Predicts the temporaries of the edited module."""
+    if not edits:
+      return self._temp_bytes
+    platform = self.decided.platform
+    model = AssignmentModel(self.edited(edits), platform, self._model)
+    return model.temp_bytes()
+
+
+class _Descent:
+  """Lowers the limit of live bytes until the predicted temporaries fit."""
+
+  def __init__(
+    self,
+    base: _Base,
+    slots: Slots,
+    room: int,
+    live_limit: int | None = None,
+  ):
+    self._base = base
+    self._slots: Slots = slots
+    self._problem = base.problem(slots)
+    self._room = room
+    self._live_limit = int(room * _ABOVE) if live_limit is None else live_limit
+
+  def run(self, effort: Effort, worse_s: float) -> _Fit | None:
+    """Returns the first fit, unless it costs as much as what is known."""
+    chooser = Chooser(self._problem, effort)
+    for _ in range(_MAX_TRIES):
+      try:
+        choice = chooser.choose(self._live_limit)
+      except InfeasibleError:
+        return None
+      if choice.extra_s >= worse_s:
+        return None
+      temp_bytes = self._base.price(choice.edits)
+      if temp_bytes <= self._room:
+        return self._fit(choice.edits, temp_bytes, choice.extra_s)
+      excess = temp_bytes - self._room
+      lower = int(min(self._live_limit, choice.peak_bytes) * RUNG)
+      self._live_limit = max(0, min(self._live_limit - excess, lower))
+    return None
+
+  def smallest(self) -> _Fit:
+    """Returns the smallest program that can be found."""
+    profile = Chooser(self._problem, "fast").smallest()
+    edits = Edits(recomputes=self._problem.as_edits(profile.events))
+    return self._fit(edits, self._base.price(edits), profile.seconds)
+
+  def _fit(self, edits: Edits, temp_bytes: int, extra_s: float) -> _Fit:
+    return _Fit(
+      base=self._base,
+      slots=self._slots,
+      live_limit=self._live_limit,
+      edits=edits,
+      temp_bytes=temp_bytes,
+      extra_s=extra_s,
+    )
+
+
+def _callee_peaks(model: AssignmentModel) -> dict[int, CalleePeak]:
+  """What each called computation needs, in the order that it has."""
+  peaks: dict[int, CalleePeak] = {}
+  sequential = {c.id for c in model.analysis.dataflow.computations}
+  for computation in model.module.computations:
+    if computation.id in sequential and computation is not model.module.entry:
+      inner = from_hlo(model, computation, peaks)
+      peak = liveness.peak_bytes(inner.graph, range(inner.graph.num_nodes))
+      extra_bytes = max(0, peak - inner.owned_bytes)
+      peaks[computation.id] = CalleePeak(extra_bytes, extra_bytes)
+  return peaks
+
+
+def _verify(fit: _Fit) -> None:
+  """Replays an edited module against its predicted assignment."""
+  platform = fit.base.decided.platform
+  edited = fit.base.edited(fit.edits)
+  assignment = AssignmentModel(edited, platform).assign()
+  report = replay.check_assignment(edited, assignment.to_proto(), platform)
+  report.raise_if_faulty()
+
+
+def _raise_infeasible(module: Module, best: _Fit, room: int) -> NoReturn:
+  base = best.base
+  name = transform.unmarked(module.name).removeprefix("jit_")
+  bound = base.bound()
+  smallest = base.fixed_bytes + best.temp_bytes
+  lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)
+  buffers = tuple(base.needed(bound.values[:_NUM_NAMED]))
+  named = "; ".join(
+    f"{b.name} ({units.format_bytes(b.size_bytes)}) {b.source}".rstrip()
+    for b in buffers[:3]
+  )
+  raise InfeasibleError(
+    f"No plan of {name} fits memory_limit"
+    f" {units.format_bytes(base.fixed_bytes + room)}: the smallest found takes"
+    f" {units.format_bytes(smallest)} ({smallest} bytes), of which arguments"
+    f" and outputs are {units.format_bytes(base.fixed_bytes)}, and in this"
+    f" order none takes less than {units.format_bytes(lowest)}. Needed at once,"
+    f" whatever is chosen: {named}. Donate arguments, shrink the batch, or"
+    " compute the largest in parts.",
+    smallest_bytes=smallest,
+    lower_bound_bytes=lowest,
+    buffers=buffers,
+  )

@@ -1,0 +1,226 @@
+"""One call of `jaxmem.plan`: two compiles, and what they showed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jaxlib.version
+from jaxmem_hlo import replay, transform
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.module import Module
+
+from jaxmem import donation, dump, hook, layout, signature, targets
+from jaxmem.limit_plan import LimitPlan
+from jaxmem.plan import Budget, InfeasibleError, Plan
+from jaxmem.progress import Progress
+from jaxmem.version import __version__
+
+
+def _memory(compiled: jax.stages.Compiled) -> Any:
+  memory = compiled.memory_analysis()
+  if memory is None:
+    raise RuntimeError(
+      "XLA reports no memory figures for this platform; plan for the CPU or an"
+      " NVIDIA GPU."
+    )
+  return memory
+
+
+def _without_data(leaf: Any) -> Any:
+  """An array's shape and type in its place, so that its memory can go."""
+  if not isinstance(leaf, jax.Array):
+    return leaf
+  # Arrays of random keys have no weak_type.
+  weak_type = getattr(leaf, "weak_type", False)
+  return jax.ShapeDtypeStruct(
+    leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak_type
+  )
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Captured:
+  """What the hook saw and decided."""
+
+  data: bytes = b""
+  platform: str = ""
+  plan: hook.Decided | None = None
+  error: Exception | None = None
+
+
+class Session:
+  """One call of `plan`.
+
+  Args:
+    fun: The step.
+    jit_kwargs: What jax.jit is to be called with.
+    request: What is asked of the planner.
+  """
+
+  def __init__(
+    self,
+    fun: Callable[..., Any],
+    jit_kwargs: dict[str, Any],
+    request: hook.Request,
+  ):
+    self._fun = fun
+    self._jit_kwargs = jit_kwargs
+    self._request = request
+    self._device = request.target
+    self._captured = _Captured()
+
+  def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    """Compiles the step with and without the plan, and compares.
+
+    Args:
+      args: The step's positional arguments.
+      kwargs: Its keyword arguments.
+
+    Raises:
+      InfeasibleError: If no plan meets the request's limit.
+      RuntimeError: If the step cannot be planned.
+    """
+    tag = hook.new_tag()
+    progress = Progress()
+    if self._device is not None and self._device.platform == "cuda":
+      self._device.topology()
+    transform.install()
+    transform.add_handler(tag, self._handle)
+    start = time.perf_counter()
+    try:
+      progress.show("compiling XLA's own plan")
+      baseline = self._compile(self._fun, args, kwargs)
+      progress.show("planning and compiling the plan")
+      planned = self._compile(hook.marked(self._fun, tag), args, kwargs)
+    finally:
+      transform.remove_handler(tag)
+      progress.close()
+    result = self._result(baseline, planned, time.perf_counter() - start)
+    structs = jax.tree.map(_without_data, (args, kwargs))
+    again = functools.partial(self._replay, *structs)
+    return dataclasses.replace(result, replay=again)
+
+  def _handle(self, data: bytes, platform: str) -> bytes | None:
+    captured = self._captured
+    captured.data, captured.platform = data, platform
+    try:
+      module = Module.from_bytes(data)
+      captured.plan = self._request.decide(module, platform)
+      return hook.apply(module, captured.plan)
+    except Exception as error:  # Reported by plan itself, in _result.
+      captured.error = error
+      return None
+
+  def _lower(
+    self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+  ) -> jax.stages.Lowered:
+    jitted = jax.jit(fun, **self._jit_kwargs)
+    if self._device is None:
+      return jitted.lower(*args, **kwargs)
+    return targets.lower(jitted, args, kwargs, self._device)
+
+  def _compiler_options(self) -> dict[str, Any] | None:
+    return targets.compile_options(self._device) if self._device else None
+
+  def _compile(
+    self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+  ) -> jax.stages.Compiled:
+    lowered = self._lower(fun, args, kwargs)
+    return lowered.compile(compiler_options=self._compiler_options())
+
+  def _replay(
+    self, args: tuple[Any, ...], kwargs: dict[str, Any]
+  ) -> replay.ReplayReport:
+    """Compiles the plan again and replays it on XLA's real assignment."""
+    tag = hook.new_tag()
+    transform.add_handler(tag, self._request.rewrite)
+    try:
+      lowered = self._lower(hook.marked(self._fun, tag), args, kwargs)
+      real = dump.compile_and_read(lowered, self._compiler_options())
+    finally:
+      transform.remove_handler(tag)
+    return replay.check_assignment(
+      Module(real.hlo_module), real.buffer_assignment, self._captured.platform
+    )
+
+  def _result(
+    self,
+    baseline: jax.stages.Compiled,
+    planned: jax.stages.Compiled,
+    compile_s: float,
+  ) -> Plan:
+    captured = self._captured
+    if isinstance(captured.error, InfeasibleError):
+      raise captured.error
+    if captured.plan is None:
+      raise RuntimeError(
+        "The step was compiled, but could not be planned. Its module holds"
+        " something jaxmem does not understand; jaxmem.jit would leave it to"
+        " XLA's own plan."
+      ) from captured.error
+    module = Module.from_bytes(captured.data)
+    model = AssignmentModel(module, captured.platform)
+    memory = _memory(planned)
+    before = _memory(baseline).temp_size_in_bytes
+    after = memory.temp_size_in_bytes
+    decided = captured.plan
+    is_limited = isinstance(decided, LimitPlan)
+    order = decided.base if is_limited else decided
+    budget = _budget(decided) if is_limited else None
+    planned_module = decided.apply(module)
+    planned_model = AssignmentModel(planned_module, captured.platform)
+    return Plan(
+      name=getattr(self._fun, "__name__", type(self._fun).__name__),
+      target=self._device.name if self._device else jax.default_backend(),
+      status=_status(decided),
+      method=order.method,
+      is_order_proved=order.search_proved,
+      baseline_temp_bytes=before,
+      temp_bytes=after,
+      predicted_temp_bytes=decided.planned_bytes,
+      baseline_predicted_bytes=order.baseline_bytes,
+      lower_bound_bytes=min(decided.lower_bound_bytes, after),
+      argument_bytes=memory.argument_size_in_bytes,
+      output_bytes=memory.output_size_in_bytes,
+      alias_bytes=memory.alias_size_in_bytes,
+      num_instructions=order.num_instructions,
+      num_removed_copies=len(order.removed_copies),
+      kept_copy_bytes=dict(order.kept_copy_bytes),
+      num_pinned=order.num_pinned,
+      planning_s=decided.seconds,
+      compile_s=compile_s,
+      versions={
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "jaxmem": __version__,
+      },
+      budget=budget,
+      order=tuple(
+        i.name for i in planned_module.schedule(planned_module.entry.id)
+      ),
+      donation=donation.advise(
+        module, signature.read(planned, self._fun, self._jit_kwargs)
+      ),
+      before=layout.describe(module, model.assign()),
+      after=layout.describe(planned_module, planned_model.assign()),
+    )
+
+
+def _status(decided: hook.Decided) -> str:
+  if not isinstance(decided, LimitPlan):
+    return decided.status
+  return "feasible" if decided.edits else decided.base.status
+
+
+def _budget(decided: LimitPlan) -> Budget:
+  return Budget(
+    limit_bytes=decided.limit_bytes,
+    num_recomputed=len(decided.edits.recomputes),
+    num_offloaded=len(decided.edits.offloads),
+    step_s=decided.step_s,
+    extra_s=decided.extra_s,
+  )

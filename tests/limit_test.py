@@ -1,0 +1,148 @@
+"""Byte limits: steps that are made to fit, and those that cannot be."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import small_steps
+from absl.testing import absltest, parameterized
+
+import jaxmem
+from jaxmem import Options
+
+_OPTIONS = Options(effort="fast", verify=True)
+
+
+def _step(params, x, key):
+  """A deep network whose activations are most of its memory, with dropout."""
+
+  def loss(params):
+    hidden = x
+    for i, weights in enumerate(params):
+      hidden = jnp.tanh(hidden @ weights)
+      mask = jax.random.bernoulli(jax.random.fold_in(key, i), 0.9, hidden.shape)
+      hidden = jnp.where(mask, hidden, 0)
+    return jnp.mean(hidden**2)
+
+  value, grads = jax.value_and_grad(loss)(params)
+  return [p - 0.1 * g for p, g in zip(params, grads, strict=True)], value
+
+
+def _arguments():
+  params = [0.2 * small_steps.normal(i, 32, 32) for i in range(6)]
+  return params, small_steps.normal(9, 512, 32), jax.random.key(3)
+
+
+@functools.cache
+def _unlimited():
+  return jaxmem.plan(_step, *_arguments(), donate_argnums=0, options=_OPTIONS)
+
+
+def _limit(fraction):
+  """Leaves a fraction of the temporaries that the best order needs."""
+  plan = _unlimited()
+  fixed_bytes = plan.total_bytes - plan.temp_bytes
+  return fixed_bytes + int(fraction * plan.temp_bytes)
+
+
+def _plan(limit, options=_OPTIONS):
+  return jaxmem.plan(
+    _step, *_arguments(), memory_limit=limit, options=options, donate_argnums=0
+  )
+
+
+class PlanTest(parameterized.TestCase):
+  @parameterized.parameters(0.9, 0.75, 0.6)
+  def test_what_xla_measures_fits(self, fraction):
+    plan = _plan(_limit(fraction))
+    self.assertLessEqual(plan.total_bytes, _limit(fraction))
+    self.assertEqual(plan.model_error, 0)
+    self.assertGreater(plan.budget.num_recomputed, 0)
+    self.assertGreater(plan.budget.extra_s, 0)
+    self.assertLessEqual(plan.lower_bound_bytes, plan.temp_bytes)
+    self.assertIn("operations run twice", str(plan))
+    self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)
+
+  def test_nothing_else_changes_where_the_order_fits(self):
+    plan = _plan(_limit(1.0))
+    self.assertEqual(plan.order, _unlimited().order)
+    self.assertEqual(plan.budget.num_recomputed, 0)
+    self.assertEqual(plan.budget.extra, 0)
+    self.assertIn("without recomputing", str(plan))
+
+  def test_a_larger_limit_costs_no_more(self):
+    plans = [_plan(_limit(f)) for f in (0.65, 0.7, 0.8, 0.95)]
+    extra = [plan.budget.extra_s for plan in plans]
+    self.assertEqual(extra, sorted(extra, reverse=True))
+
+  def test_the_smallest_limit_is_feasible_and_less_is_not(self):
+    with self.assertRaisesRegex(
+      jaxmem.InfeasibleError, "No plan of _step fits .*Needed at once"
+    ) as context:
+      _plan(_unlimited().argument_bytes + 1000)
+    error = context.exception
+    self.assertTrue(error.buffers)
+    self.assertBetween(
+      error.lower_bound_bytes, _unlimited().argument_bytes, error.smallest_bytes
+    )
+    plan = _plan(error.smallest_bytes)
+    self.assertLessEqual(plan.total_bytes, error.smallest_bytes)
+    with self.assertRaises(jaxmem.InfeasibleError):
+      _plan(error.lower_bound_bytes - 1)
+
+  def test_deterministic(self):
+    first, second = (_plan(_limit(0.7)) for _ in range(2))
+    self.assertEqual(first.order, second.order)
+
+
+class JitTest(parameterized.TestCase):
+  @parameterized.parameters(0.9, 0.6)
+  def test_bit_equal_over_several_steps(self, fraction):
+    limit = _limit(fraction)
+    theirs = jax.jit(_step, donate_argnums=0)
+    ours = jaxmem.jit(
+      _step, memory_limit=limit, options=_OPTIONS, donate_argnums=0
+    )
+    params, x, key = _arguments()
+    expected, found = (jax.tree.map(jnp.array, params) for _ in range(2))
+    for _ in range(3):
+      expected, their_loss = theirs(expected, x, key)
+      found, our_loss = ours(found, x, key)
+      np.testing.assert_array_equal(our_loss, their_loss)
+      jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+  def test_what_runs_fits(self):
+    step = jaxmem.jit(
+      _step, memory_limit=_limit(0.7), options=_OPTIONS, donate_argnums=0
+    )
+    memory = step.lower(*_arguments()).compile().memory_analysis()
+    total = (
+      memory.argument_size_in_bytes
+      + memory.output_size_in_bytes
+      - memory.alias_size_in_bytes
+      + memory.temp_size_in_bytes
+    )
+    self.assertLessEqual(total, _limit(0.7))
+
+  def test_a_step_that_cannot_fit_does_not_compile(self):
+    step = jaxmem.jit(_step, memory_limit="300KB", options=_OPTIONS)
+    with self.assertRaisesRegex(
+      jax.errors.JaxRuntimeError, "InfeasibleError: No plan of _step fits"
+    ):
+      step(*_arguments())
+
+  def test_a_share_of_an_unknown_memory_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "memory of the device is unknown"):
+      jaxmem.jit(_step, memory_limit="80%")
+
+  def test_limits_have_programs_of_their_own(self):
+    names = {
+      jaxmem.jit(_step, memory_limit=limit).lower(*_arguments()).as_text()[:200]
+      for limit in (None, "1MB", "2MB")
+    }
+    self.assertLen(names, 3)
+
+
+if __name__ == "__main__":
+  absltest.main()
