@@ -238,7 +238,9 @@ class MutationTest(parameterized.TestCase):
     ("tensor", "residencies", 4, {"tensor": 1}, "reads tensors"),
     ("readers", "residencies", 0, {"readers": ()}, "disagree"),
     ("device", "vertices", 0, {"device": 1}, "runs as compute on device 1"),
-    ("no_offload", "vertices", 2, {"tensor": 1}, "nothing on the host"),
+    ("no_offload", "vertices", 2, {"tensor": 1}, "reads another tensor"),
+    ("reload", "vertices", 5, {"tensor": 2}, "finds nothing on the host"),
+    ("twice", "vertices", 3, {"kind": "offload"}, "runs as offload"),
     ("task", "vertices", 0, {"task": 1}, "must have a vertex each"),
   )
   def test_change(self, name, index, changes, message):

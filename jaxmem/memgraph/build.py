@@ -94,12 +94,18 @@ def build_memgraph(
       f" {alignment_bytes} and {lookahead}."
     )
   places = _PLACES if place == "best" else (place,)
-  built = [
-    _Simulation(
+  built = []
+  errors = []
+  for each in places:
+    simulation = _Simulation(
       task_graph, tuple(capacity_bytes), alignment_bytes, lookahead, each
-    ).run(reduce=reduce)
-    for each in places
-  ]
+    )
+    try:
+      built.append(simulation.run(reduce=reduce))
+    except InfeasibleMemoryError as error:
+      errors.append(error)
+  if not built:
+    raise errors[0]
   return min(built, key=_transferred_bytes)
 
 

@@ -53,6 +53,7 @@ def find_faults(memgraph: MemGraph) -> list[str]:
     *_task_faults(memgraph),
     *_link_faults(memgraph),
     *_residency_faults(memgraph),
+    *_transfer_faults(memgraph),
   ]
   if faults:
     # What follows relies on these.
@@ -62,7 +63,7 @@ def find_faults(memgraph: MemGraph) -> list[str]:
     position[vertex] = index
   required = {
     **_data_paths(memgraph),
-    **_host_paths(memgraph, position),
+    **_host_paths(memgraph),
     **_overwriting_paths(memgraph, position),
   }
   missing = reachability.unconnected(memgraph.predecessors, list(required))
@@ -154,25 +155,37 @@ def _data_paths(memgraph: MemGraph) -> dict[tuple[int, int], str]:
   }
 
 
-def _host_paths(
-  memgraph: MemGraph, position: list[int]
-) -> dict[tuple[int, int], str]:
-  """Who brings to the host comes before who brings back."""
-  offloads: dict[int | None, int] = {}
+def _transfer_faults(memgraph: MemGraph) -> Iterator[str]:
+  """What is brought back was brought to the host, once."""
+  offloaded: set[int | None] = set()
   for index, vertex in enumerate(memgraph.vertices):
     if vertex.kind == "offload":
-      first = offloads.setdefault(vertex.tensor, index)
-      offloads[vertex.tensor] = min(first, index, key=position.__getitem__)
-  paths = {}
+      if vertex.tensor in offloaded:
+        yield f"{_name(memgraph, index)} brings to the host what is there"
+      offloaded.add(vertex.tensor)
+      if _tensors(memgraph, vertex.reads) != (vertex.tensor,):
+        yield f"{_name(memgraph, index)} reads another tensor"
   for index, vertex in enumerate(memgraph.vertices):
-    if vertex.kind != "reload" or _is_input(memgraph, vertex):
-      continue
-    name = _name(memgraph, index)
-    before = offloads.get(vertex.tensor)
-    if before is None:
-      raise MemGraphError([f"{name} has nothing on the host to bring back"])
-    paths[before, index] = f"{name} may start before its offload is done"
-  return paths
+    if vertex.kind == "reload" and not (
+      vertex.tensor in offloaded or _is_input(memgraph, vertex)
+    ):
+      yield f"{_name(memgraph, index)} finds nothing on the host"
+
+
+def _host_paths(memgraph: MemGraph) -> dict[tuple[int, int], str]:
+  """Who brings to the host comes before who brings back."""
+  offload = {
+    vertex.tensor: index
+    for index, vertex in enumerate(memgraph.vertices)
+    if vertex.kind == "offload"
+  }
+  return {
+    (offload[vertex.tensor], index): (
+      f"{_name(memgraph, index)} may start before its offload is done"
+    )
+    for index, vertex in enumerate(memgraph.vertices)
+    if vertex.kind == "reload" and not _is_input(memgraph, vertex)
+  }
 
 
 def _is_input(memgraph: MemGraph, vertex: Vertex) -> bool:

@@ -22,7 +22,7 @@ from jaxmem.memgraph import host_memory
 from jaxmem.memgraph.engine import EventLoop, Slots
 from jaxmem.memgraph.host_memory import Device, HostMemory
 from jaxmem.memgraph.memory_graph import MemGraph
-from jaxmem.memgraph.workers import Workers
+from jaxmem.memgraph.workers import Completion, Workers
 from jaxmem.units import format_bytes
 
 Kernel = Callable[..., Sequence[jax.Array]]
@@ -163,8 +163,7 @@ class Runtime:
       EventLoop(self._memgraph, run, self._slots, self._priority).run()
       return run.result()
     finally:
-      run.workers.close()
-      run.release()
+      run.release(run.workers.close())
 
 
 class _Run:
@@ -347,8 +346,15 @@ class _Run:
       return self._inputs[tensor]
     return self._arrays[self._kept[tensor]]
 
-  def release(self) -> None:
-    """Frees all but the outputs of a run that has succeeded."""
+  def release(self, left: Sequence[Completion]) -> None:
+    """Frees all but the outputs of a run that has succeeded.
+
+    Args:
+      left: Vertices that completed after the run was given up.
+    """
+    for completion in left:
+      for array in completion.result or ():
+        array.delete()
     for index, array in self._arrays.items():
       if not (self._succeeded and index in self._kept.values()):
         array.delete()

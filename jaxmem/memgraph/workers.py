@@ -68,8 +68,12 @@ class Workers:
         ) from completion.error
     return found
 
-  def close(self) -> None:
-    """Drops jobs that have not begun, and waits for those that have."""
+  def close(self) -> list[Completion]:
+    """Drops jobs that have not begun, and waits for those that have.
+
+    Returns:
+      What has completed since the last `wait`.
+    """
     while not self._jobs.empty():
       try:
         self._jobs.get_nowait()
@@ -79,6 +83,10 @@ class Workers:
       self._jobs.put(None)
     for thread in self._threads:
       thread.join()
+    left = []
+    while not self._completions.empty():
+      left.append(self._completions.get())
+    return left
 
   def _work(self) -> None:
     # Whatever ends the loop but a regular stop is reported: the event loop
