@@ -17,7 +17,7 @@ from jaxmem.allocators.paddle import AutoGrowth
 from jaxmem.allocators.parallel import with_sharing_edges
 from jaxmem.allocators.static import Static
 
-STRATEGIES = memcost.strategies(1 << 20)
+STRATEGIES = memcost.strategies(1 << 24)
 
 
 @pytest.mark.parametrize("allocator", STRATEGIES, ids=lambda a: a.name)

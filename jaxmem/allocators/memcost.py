@@ -13,6 +13,7 @@ from typing import Literal
 from jax.extend import core
 
 from jaxmem import order
+from jaxmem.allocators.caching import Caching
 from jaxmem.allocators.coarse import by_scope
 from jaxmem.allocators.eager_deletion import EagerDeletion
 from jaxmem.allocators.mxnet import Mxnet, MxnetColoring
@@ -106,6 +107,7 @@ def strategies(
     Nnc(),
     Nnc(in_place=True),
     Nnc(safety="ancestors"),
+    Caching(limit_bytes=limit_bytes),
     AutoGrowth(limit_bytes=limit_bytes, in_place=False),
     AutoGrowth(limit_bytes=limit_bytes),
     AutoGrowth(limit_bytes=limit_bytes, fit="best"),
@@ -128,7 +130,7 @@ def strategies(
     ),
     Static(method="tflite"),
     Static(method="xla"),
-    Static(method="jaxmem"),
+    Static(method="jaxmem", use_solver=False),
   )
 
 
@@ -209,7 +211,7 @@ def cost_table(
   trace = from_graph(graph, outputs="caller")
   costs = [measure(trace, allocator) for allocator in allocators]
   planned = from_graph(graph, order.plan_order(graph).order, outputs="caller")
-  last = measure(planned, Static(method="jaxmem"))
+  last = measure(planned, Static(method="jaxmem", use_solver=False))
   name = f"{last.strategy}, jaxmem order"
   return CostTable(
     which=which,

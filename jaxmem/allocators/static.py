@@ -7,7 +7,6 @@ jaxmem searches: `jaxmem.placement` has the algorithms.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Literal
 
 from jaxmem import placement
@@ -16,11 +15,6 @@ from jaxmem.allocators.trace import Result, Trace, arena_result
 
 Method = Literal["tflite", "xla", "jaxmem"]
 
-_PLACERS: dict[str, Callable[..., placement.Solution]] = {
-  "tflite": placement.greedy_by_size,
-  "xla": placement.xla_heap,
-  "jaxmem": placement.place,
-}
 _NAMES = {
   "tflite": "tflite greedy by size",
   "xla": "xla heap",
@@ -39,16 +33,19 @@ class Static:
     in_place: Whether outputs may be written over operands, all of which then
       lie at one address, in a block of the size of the first.
     alignment_bytes: Of every offset.
+    use_solver: Whether "jaxmem" ends with CP-SAT where the heuristics have not
+      met the bound, which takes seconds.
   """
 
   method: Method
   in_place: bool = True
   alignment_bytes: int = 1
+  use_solver: bool = True
 
   def __post_init__(self):
-    if self.method not in _PLACERS:
+    if self.method not in _NAMES:
       raise ValueError(
-        f"method must be one of {sorted(_PLACERS)}, got {self.method!r}."
+        f"method must be one of {sorted(_NAMES)}, got {self.method!r}."
       )
 
   @property
@@ -75,10 +72,19 @@ class Static:
         for group in groups
       )
     )
-    solution = _PLACERS[self.method](problem)
+    solution = self._place(problem)
     offsets = {
       buffer: offset
       for group, offset in zip(groups, solution.offsets, strict=True)
       for buffer in group
     }
     return arena_result(trace, self.name, offsets)
+
+  def _place(self, problem: placement.Problem) -> placement.Solution:
+    if self.method == "tflite":
+      return placement.greedy_by_size(problem)
+    if self.method == "xla":
+      return placement.xla_heap(problem)
+    return placement.place(
+      problem, max_deterministic_time=None if self.use_solver else 0
+    )

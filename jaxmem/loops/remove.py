@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxmem import units
+from jaxmem import targets, units
 from jaxmem.loops.measure import LoopCopies, measure
 from jaxmem.loops.rewrite import LoopChange, Options, rewrite, without_copies
 
@@ -65,21 +65,24 @@ def remove_copies(
   fun: Callable[..., Any],
   *args: Any,
   jit_kwargs: Mapping[str, Any] | None = None,
+  target: targets.Target | str | None = None,
   options: Options | None = None,
   max_temp_growth: float = 0.01,
+  unknown_rounds: int = 1000,
 ) -> LoopPlan:
   """Rewrites the loops of a function if that makes XLA copy less.
 
-  Compiles the function twice, as it is and rewritten; runs neither. Where XLA
-  does not know how many rounds a loop has, a thousand are assumed.
+  Compiles the function twice, as it is and rewritten; runs neither.
 
   Args:
     fun: The function, not jitted.
     *args: Its arguments: arrays or `jax.ShapeDtypeStruct`.
     jit_kwargs: What `jax.jit` is to be told, such as `donate_argnums`.
+    target: What to compile for; see `jaxmem.plan`.
     options: How far to go.
     max_temp_growth: The rewritten function may need that much more temporary
       memory, as a share of what it needs now.
+    unknown_rounds: How many rounds to assume where XLA does not know.
 
   Returns:
     The rewritten function if XLA copies fewer bytes in its loops, and reads and
@@ -87,10 +90,16 @@ def remove_copies(
   """
   options = options or Options()
   jit_kwargs = dict(jit_kwargs or {})
+  device = targets.get(target)
 
   def compiled_copies(function: Callable[..., Any]) -> LoopCopies:
-    compiled = jax.jit(function, **jit_kwargs).lower(*args).compile()
-    return measure(compiled, min_bytes=options.min_bytes)
+    lowered = targets.lower(jax.jit(function, **jit_kwargs), args, {}, device)
+    compiled = lowered.compile(compiler_options=targets.compile_options(device))
+    return measure(
+      compiled,
+      min_bytes=options.min_bytes,
+      unknown_rounds=unknown_rounds,
+    )
 
   traced = jax.jit(fun, **jit_kwargs).trace(*args)
   _, changes = rewrite(traced.jaxpr, options)
