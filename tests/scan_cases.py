@@ -129,6 +129,23 @@ def recurrent() -> Case:
   return train(loss, params, jnp.asarray(tokens))
 
 
+def masked() -> Case:
+  """Attention, whose mask is broadcast to all rows outside of the loops."""
+
+  def loss(params, batch):
+    def body(x, p):
+      scores = jnp.einsum("bqd,bkd->bqk", x @ p["w"], x @ p["v"])
+      mask = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+      scores = jnp.where(mask, scores, -1e9)
+      return x + jax.nn.softmax(scores) @ x, None
+
+    x, _ = jax.lax.scan(body, batch, params)
+    return jnp.mean(x * x)
+
+  params = {k: v for k, v in weights().items() if k != "b"}
+  return train(loss, params, normal(3, 9, BATCH, WIDTH))
+
+
 def nested() -> Case:
   """A loop of two blocks, each a loop of its own."""
 
@@ -270,6 +287,7 @@ CASES: dict[str, Callable[[], Case]] = {
   ),
   "dropout": dropout,
   "recurrent": recurrent,
+  "masked": masked,
   "nested": nested,
   "accumulated": accumulated,
   "several": several,

@@ -190,6 +190,18 @@ class RewriteTest(parameterized.TestCase):
     self.assertNotIn("debug_print", second)
     self.assert_equal_results(fun, rewritten)
 
+  def test_masks_are_broadcast_in_the_loops(self):
+    step, args = scan_cases.masked()
+    rewritten = rewrite(step, "all", *args)
+    size = 9 * scan_cases.BATCH**2  # Booleans, 9 rows of the batch.
+    masks = [d for d in rewritten.dropped if "constant" in d.name]
+    self.assertEqual([m.size_bytes for m in masks], [size - size // 9])
+    for eqn in rewritten.closed_jaxpr.eqns:
+      if eqn.primitive.name == "scan":
+        shapes = [v.aval.str_short() for v in eqn.invars]
+        self.assertNotIn("bool[9,5,5]", shapes)
+        self.assertIn("bool[5,5]", shapes)
+
   def test_residuals_of_inner_loops_go_too(self):
     step, args = scan_cases.nested()
     rewritten = rewrite(step, "all", *args)

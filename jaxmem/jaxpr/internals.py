@@ -183,3 +183,35 @@ def scan_trees(
       f" {num_carry} carries and {num_scanned} slices in another form."
     )
   return eqn.params["ft_in"], eqn.params["ft_out"]
+
+
+def with_scan_body(
+  eqn: core.JaxprEqn,
+  body: core.Jaxpr,
+  operands: Sequence[core.Var | core.Literal],
+  outvars: Sequence[core.Var],
+  num_consts: int,
+  num_carry: int,
+) -> core.JaxprEqn:
+  """Returns a scan with another body and operands.
+
+  Args:
+    eqn: The scan.
+    body: Its new body: constants, carry and slices to carry and slices.
+    operands: What it is given, in the order of the body's inputs.
+    outvars: Its first results; further ones get variables of their own.
+    num_consts: How many operands are constants.
+    num_carry: How many are carried.
+  """
+  ft_in, ft_out = scan_trees(
+    num_consts,
+    num_carry,
+    len(operands) - num_consts - num_carry,
+    len(body.outvars) - num_carry,
+  )
+  params = {**eqn.params, "jaxpr": body, "ft_in": ft_in, "ft_out": ft_out}
+  avals = result_avals(eqn, operands, params)
+  added = [core.Var(aval) for aval in avals[len(outvars) :]]
+  return eqn.replace(
+    invars=[*operands], outvars=[*outvars, *added], params=params
+  )

@@ -151,6 +151,9 @@ class _ProblemBuilder:
     for drop, residual in enumerate(pair.residuals, first):
       serves.need(True, drop, residual.value)
     serves.finish()
+    for hoisted in pair.hoisted:  # They ask for nothing.
+      self.names.append(hoisted.name)
+      self.saved_bytes.append(hoisted.size_bytes)
 
 
 class _Service:

@@ -14,6 +14,7 @@ from jax.extend import core
 
 from jaxmem.jaxpr import internals, memory
 from jaxmem.jaxpr.flatten import CUSTOM_DERIVATIVES, Atom, flatten
+from jaxmem.scan.hoisted import Hoisted, gain_bytes
 from jaxmem.scan.rules import why_not_again
 
 # Applied to a stack, they do to each slice what they do to the whole.
@@ -97,6 +98,7 @@ class Pair:
       longer to be read by the backward loop. Operands that live until then
       anyway are not listed.
     forbidden: Equations of the body that must not run twice, and why.
+    hoisted: Broadcasts that the loops could do themselves.
   """
 
   name: str
@@ -110,11 +112,12 @@ class Pair:
   kept: Mapping[core.Var, core.Var]
   extended_bytes: Mapping[int, int]
   forbidden: Mapping[int, str]
+  hoisted: tuple[Hoisted, ...] = ()
 
   @property
   def saved_bytes(self) -> int:
     """What dropping all residuals saves, extra stacks not counted."""
-    return sum(residual.size_bytes for residual in self.residuals)
+    return sum(each.size_bytes for each in (*self.residuals, *self.hoisted))
 
 
 class Uses:
@@ -134,6 +137,7 @@ class Uses:
         if isinstance(atom, core.Var):
           self._readers.setdefault(atom, []).append((index, position))
           self.last[atom] = index
+    self._definers = definers_of(jaxpr)
     self._results = {v for v in jaxpr.outvars if isinstance(v, core.Var)}
     for var in (*self._results, *jaxpr.invars, *jaxpr.constvars):
       self.last[var] = end
@@ -141,6 +145,11 @@ class Uses:
   def is_live_at(self, atom: Atom, index: int) -> bool:
     """Whether an equation could read an atom without keeping it longer."""
     return not isinstance(atom, core.Var) or self.last.get(atom, -1) >= index
+
+  def definition(self, var: core.Var) -> core.JaxprEqn | None:
+    """Returns the equation that defines it, if it is not an input."""
+    index = self._definers.get(var)
+    return None if index is None else self.jaxpr.eqns[index]
 
   def is_result(self, var: core.Var) -> bool:
     """Whether the jaxpr returns it."""
@@ -257,10 +266,47 @@ def _pairs_of(
         if (reason := why_not_again(inner))
       },
     )
+    if not mutable and length > 1:
+      hoisted = _hoisted(uses, name, (index, backward))
+      pair = dataclasses.replace(pair, hoisted=hoisted)
     pair, stay = _without_impossible(pair)
     pairs.append(pair)
     skipped += stay
   return pairs, skipped
+
+
+def _hoisted(
+  uses: Uses, name: str, loops: tuple[int, int]
+) -> tuple[Hoisted, ...]:
+  """Finds the broadcasts that are constants of two loops and nothing else."""
+  constants: dict[core.Var, None] = {}
+  for loop in loops:
+    eqn = uses.jaxpr.eqns[loop]
+    num_consts, _ = internals.scan_counts(eqn)
+    for atom in eqn.invars[:num_consts]:
+      if isinstance(atom, core.Var):
+        constants[atom] = None
+  found = []
+  for var in constants:
+    definition = uses.definition(var)
+    if definition is None or uses.is_result(var):
+      continue
+    gain = gain_bytes(definition)
+    is_elsewhere = any(
+      index not in loops
+      or position >= internals.scan_counts(uses.jaxpr.eqns[index])[0]
+      for index, position in uses.readers(var)
+    )
+    if gain and not is_elsewhere:
+      found.append(
+        Hoisted(
+          name=f"{name}:constant[{len(found)}]",
+          eqn=definition,
+          size_bytes=gain,
+          source=internals.source(definition),
+        )
+      )
+  return tuple(found)
 
 
 def _skip(residual: Residual, reason: str) -> Skipped:

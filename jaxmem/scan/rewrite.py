@@ -21,6 +21,7 @@ from jaxmem.jaxpr.flatten import (
   Inliner,
   flatten,
 )
+from jaxmem.scan.hoisted import sink
 from jaxmem.scan.levels import Level
 from jaxmem.scan.pairs import Pair, Read, definers_of
 from jaxmem.scan.recipe import Recipe, make_recipe
@@ -61,6 +62,13 @@ def rewrite_level(level: Level, dropped: Collection[str]) -> core.Jaxpr:
       forward, backward = eqns[pair.forward], eqns[pair.backward]
       eqns[pair.forward], carries = _forward(pair, recipe, forward)
       eqns[pair.backward] = _backward(pair, recipe, forward, backward, carries)
+    broadcasts = {
+      hoisted.eqn.outvars[0]: hoisted.eqn
+      for hoisted in pair.hoisted
+      if hoisted.name in dropped
+    }
+    for index in (pair.forward, pair.backward):
+      eqns[index] = sink(eqns[index], broadcasts)
   for inner in level.inner:
     body = rewrite_level(inner.level, dropped)
     params = eqns[inner.equation].params
@@ -122,35 +130,15 @@ def _forward(
     *eqn.outvars[:num_carry],
     *(eqn.outvars[num_carry + position] for position in kept),
   ]
-  changed, added = _scan(
-    eqn, flatten(body, keep=CUSTOM_DERIVATIVES), eqn.invars, stays
-  )
-  return changed, added
-
-
-def _scan(
-  eqn: core.JaxprEqn,
-  body: core.Jaxpr,
-  operands: Sequence[Atom],
-  outvars: Sequence[core.Var],
-  num_new_consts: int = 0,
-) -> tuple[core.JaxprEqn, list[core.Var]]:
-  """Returns a loop with another body; its last results may be new."""
-  num_consts, num_carry = internals.scan_counts(eqn)
-  num_consts += num_new_consts
-  ft_in, ft_out = internals.scan_trees(
-    num_consts,
+  changed = internals.with_scan_body(
+    eqn,
+    flatten(body, keep=CUSTOM_DERIVATIVES),
+    eqn.invars,
+    stays,
+    pair.num_consts,
     num_carry,
-    len(operands) - num_consts - num_carry,
-    len(body.outvars) - num_carry,
   )
-  params = {**eqn.params, "jaxpr": body, "ft_in": ft_in, "ft_out": ft_out}
-  avals = internals.result_avals(eqn, operands, params)
-  added = [core.Var(aval) for aval in avals[len(outvars) :]]
-  changed = eqn.replace(
-    invars=[*operands], outvars=[*outvars, *added], params=params
-  )
-  return changed, added
+  return changed, changed.outvars[len(stays) :]
 
 
 class _Operands:
@@ -229,14 +217,14 @@ def _backward(
   outvars = inliner.inline(old, operands, stack)
   carry = [fresh[number] for number in range(num_consts, first)]
   invars = [*consts.inner, *carry, *slices.inner]
-  changed, _ = _scan(
+  return internals.with_scan_body(
     eqn,
     inliner.finish(old, invars, outvars),
     [*consts.outer, *eqn.invars[num_consts:first], *slices.outer],
     eqn.outvars,
-    len(consts.outer) - num_consts,
+    len(consts.outer),
+    num_carry,
   )
-  return changed
 
 
 def _recompute(

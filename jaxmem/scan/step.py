@@ -30,12 +30,12 @@ _MAX_ROUNDS = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScanCandidate:
-  """A stacked residual that can be dropped.
+  """A stacked residual, or a broadcast before the loops, that can be dropped.
 
   Attributes:
     name: Which loop, and which of its stacks.
     source: The line of the user's program, or the name scope.
-    size_bytes: Of the stack.
+    size_bytes: What goes with it.
     extra_bytes: What has to be stacked or kept longer to recompute it alone.
     seconds: What recomputing it alone takes, in one step.
   """
@@ -234,6 +234,7 @@ def _drop(
   for pair, num_runs in level.walk():
     recipe = make_recipe(pair, names)
     saved += recipe.saved_bytes
+    saved += sum(h.size_bytes for h in pair.hoisted if h.name in names)
     seconds += recompute_seconds(pair, recipe.eqns, num_runs, rates)
   candidates = _candidates(level, rates)
   chosen = tuple(each for name, each in candidates.items() if name in names)
@@ -257,6 +258,14 @@ def _candidates(level: Level, rates: Rates) -> dict[str, ScanCandidate]:
         size_bytes=residual.size_bytes,
         extra_bytes=recipe.extra_bytes,
         seconds=recompute_seconds(pair, recipe.eqns, num_runs, rates),
+      )
+    for hoisted in pair.hoisted:
+      found[hoisted.name] = ScanCandidate(
+        name=hoisted.name,
+        source=hoisted.source,
+        size_bytes=hoisted.size_bytes,
+        extra_bytes=0,
+        seconds=0.0,
       )
   return found
 
