@@ -7,13 +7,15 @@ is taken where it is cheaper: so a larger limit does not cost more.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from jaxmem import units
-from jaxmem.budget import exact, lower_bound
+from jaxmem.budget import exact, greedy, lower_bound, offload
 from jaxmem.budget import pool as pools
 from jaxmem.budget.edits import Edits
-from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.events import Event, Profile, Transfer
+from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.plan import InfeasibleError, NeededBuffer
 
@@ -21,8 +23,9 @@ Effort = Literal["fast", "normal", "prove"]
 
 # Of the peak without edits; the rungs of the ladder fall by this factor.
 RUNG = 0.995
-# How many rungs below the limit's are tried for a cheaper plan.
-_MAX_LOWER = 2
+# How many rungs below the limit's are tried for a cheaper plan, unless the
+# bound says that there is none.
+_MAX_LOWER = 1
 # Problems with no more possible events than this are solved exactly.
 _MAX_EVENTS = 400
 _EXACT_WORK = 60.0
@@ -30,6 +33,8 @@ _EXACT_WORK = 60.0
 _STEP_DOWN = 0.97
 _FAILURES = 3
 _NUM_NAMED = 8
+# How many values go to the host, in the variants that are tried.
+_NUM_MOVED = (4, 8, 16, 32, 64, 128)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,7 @@ class _Work:
 
 _WORK: dict[Effort, _Work] = {
   "fast": _Work(num_runs=1, exact=0.0),
-  "normal": _Work(num_runs=8, exact=3.0),
+  "normal": _Work(num_runs=8, exact=1.5),
   "prove": _Work(num_runs=24, exact=20.0),
 }
 
@@ -55,15 +60,18 @@ class Choice:
     edits: By instruction ids.
     events: The same as (unit, step before which it runs).
     peak_bytes: Temporaries that the profile of the edited program needs.
-    extra_s: Estimated seconds that the edits add.
-    lower_bound_s: No choice for that limit, on this order, adds less; None if
-      it was not asked for.
+    extra_s: Estimated seconds that the edits add. Copies to the host add none:
+      they are chosen so that nobody waits for them.
+    host_bytes: Of the values that go to the host.
+    lower_bound_s: No choice of recomputes alone for that limit, on this order,
+      adds less; None if it was not asked for.
   """
 
   edits: Edits
   events: tuple[Event, ...]
   peak_bytes: int
   extra_s: float
+  host_bytes: int = 0
   lower_bound_s: float | None = None
 
 
@@ -71,6 +79,7 @@ def choose(
   problem: BudgetProblem,
   limit_bytes: int,
   effort: Effort = "normal",
+  rates: OffloadRates | None = None,
   with_bound: bool = False,
 ) -> Choice:
   """Chooses edits with which the temporaries fit a limit.
@@ -79,6 +88,7 @@ def choose(
     problem: The problem.
     limit_bytes: Most bytes of temporaries.
     effort: "fast": one greedy run per limit; "normal"; "prove": longer.
+    rates: Of the link to the host; None if nothing may go there.
     with_bound: Whether to bound the cost from below.
 
   Returns:
@@ -87,7 +97,7 @@ def choose(
   Raises:
     InfeasibleError: If none was found. Its bytes are temporaries.
   """
-  return Chooser(problem, effort).choose(limit_bytes, with_bound)
+  return Chooser(problem, effort, rates).choose(limit_bytes, with_bound)
 
 
 class Chooser:
@@ -96,15 +106,25 @@ class Chooser:
   Args:
     problem: The problem.
     effort: See `choose`.
+    rates: See `choose`.
   """
 
-  def __init__(self, problem: BudgetProblem, effort: Effort = "normal"):
+  def __init__(
+    self,
+    problem: BudgetProblem,
+    effort: Effort = "normal",
+    rates: OffloadRates | None = None,
+  ):
     if effort not in _WORK:
       raise ValueError(f"effort must be one of {[*_WORK]}, got {effort!r}.")
     self.problem = problem
     self._work = _WORK[effort]
+    self._rates = rates
     self._unedited = Profile(problem)
-    self._bytes_bound = lower_bound.unavoidable_bytes(problem)
+    movable = [n for n, v in enumerate(problem.values) if v.moves_as]
+    self._bytes_bound = lower_bound.unavoidable_bytes(
+      problem, frozenset(movable if rates else ())
+    )
     self._every_event = pools.all_events(problem, _MAX_EVENTS)
     self._found: dict[int, Profile | None] = {}
     self._bounds: dict[int, float] = {}
@@ -117,10 +137,14 @@ class Chooser:
     if best is None:
       raise self._infeasible(limit_bytes)
     return Choice(
-      edits=Edits(recomputes=self.problem.as_edits(best.events)),
+      edits=Edits(
+        recomputes=self.problem.as_edits(best.events),
+        offloads=offload.as_edits(self.problem, best),
+      ),
       events=best.events,
       peak_bytes=best.peak_bytes - self.problem.slot_bytes,
       extra_s=best.seconds,
+      host_bytes=sum(self.problem.values[v].size_bytes for v in best.transfers),
       lower_bound_s=self._bound(limit) if with_bound else None,
     )
 
@@ -144,7 +168,7 @@ class Chooser:
       rung = self._rung_below(rung - 1)
       if rung < self._bytes_bound.num_bytes:
         break
-      if best is not None and self._bound(rung) >= best.seconds:
+      if best is not None and self._is_best(rung, best):
         break
     if best is None and self.smallest().peak_bytes <= limit:
       return self.smallest()
@@ -156,6 +180,12 @@ class Chooser:
     while int(rung) > limit:
       rung *= RUNG
     return int(rung)
+
+  def _is_best(self, rung: int, plan: Profile) -> bool:
+    """Whether no plan for a rung can be cheaper than a given one."""
+    if plan.seconds == 0.0:
+      return True
+    return self._rates is None and self._bound(rung) >= plan.seconds
 
   def _bound(self, limit: int) -> float:
     if limit not in self._bounds:
@@ -170,17 +200,44 @@ class Chooser:
     return self._found[limit]
 
   def _search(self, limit: int) -> Profile | None:
-    pool = pools.gather(self.problem, limit, self._work.num_runs)
+    moved = self._choose_moved(limit)
+    best = self._search_runs(limit, moved)
+    if moved:
+      # Copies take memory, too, while they are under way.
+      best = _cheapest(best, self._search_runs(limit, ()))
+    return best
+
+  def _search_runs(
+    self, limit: int, moved: Sequence[Transfer]
+  ) -> Profile | None:
+    """Finds what to run again, given what goes to the host."""
+    pool = pools.gather(self.problem, limit, self._work.num_runs, moved)
     events, work = pool.events, self._work.exact
     if self._every_event is not None:
       events, work = self._every_event, _EXACT_WORK
-    if not work:
+    if not work or (pool.best is not None and pool.best.seconds == 0.0):
       return pool.best
     result = exact.choose_from_pool(
-      self.problem, limit, events, work, pool.best
+      self.problem, limit, events, work, pool.best, moved
     )
-    plans = [p for p in (result.profile, pool.best) if p is not None]
-    return min(plans, key=lambda p: p.seconds, default=None)
+    return _cheapest(result.profile, pool.best)
+
+  def _choose_moved(self, limit: int) -> Sequence[Transfer]:
+    """Finds out, with one greedy run each, how many values should move."""
+    if self._rates is None:
+      return ()
+    found = offload.candidates(self.problem, limit)
+    best: tuple[bool, float] | None = None
+    best_moved: Sequence[Transfer] = ()
+    for count in _NUM_MOVED:
+      moved = offload.schedule(self.problem, found[:count], self._rates)
+      plan = greedy.solve(self.problem, limit, transfers=moved)
+      rank = plan.peak_bytes > limit, plan.seconds
+      if best is None or rank < best:
+        best, best_moved = rank, moved
+      if count >= len(found):
+        break
+    return best_moved
 
   # No plan.
 
@@ -241,3 +298,8 @@ class Chooser:
       lower_bound_bytes=needed,
       buffers=buffers,
     )
+
+
+def _cheapest(*plans: Profile | None) -> Profile | None:
+  found = [p for p in plans if p is not None]
+  return min(found, key=lambda p: p.seconds, default=None)

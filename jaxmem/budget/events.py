@@ -58,7 +58,12 @@ class Profile:
     seconds: What all events cost.
   """
 
-  def __init__(self, problem: BudgetProblem, events: Iterable[Event] = ()):
+  def __init__(
+    self,
+    problem: BudgetProblem,
+    events: Iterable[Event] = (),
+    transfers: Iterable[Transfer] = (),
+  ):
     self.problem = problem
     num_units = len(problem.units)
     self.pitch = num_units + 3
@@ -87,6 +92,8 @@ class Profile:
     for value in range(len(problem.values)):
       self._set_intervals(value, self._find_intervals(value))
     self._settle_shares({k for k in self.keys if self.pairs_at(k)})
+    for transfer in transfers:
+      self.move(transfer)
     for event in events:
       self.add(*event)
 
@@ -155,6 +162,11 @@ class Profile:
       bisect.insort(found, self.transfers[value].fetch_done * self.pitch + 1)
     return found
 
+  def is_moving(self, unit: int) -> bool:
+    """Whether an output of a unit goes to the host, so that it runs once."""
+    outputs = self.problem.units[unit].outputs
+    return not self.transfers.keys().isdisjoint(outputs)
+
   def is_useless(self, unit: int, before: int) -> bool:
     """Whether nobody reads what a run makes."""
     key = self.run_key(unit, before)
@@ -180,7 +192,7 @@ class Profile:
       )
     if self.has(unit, before):
       raise ValueError(f"{made.value} already runs before step {before}.")
-    if not self.transfers.keys().isdisjoint(made.outputs):
+    if self.is_moving(unit):
       raise ValueError(f"{made.value} moves: it is not made again.")
     bisect.insort(self.runs[unit], before)
     key = self.run_key(unit, before)

@@ -35,7 +35,7 @@ from ortools.sat.python import cp_model
 
 from jaxmem import cpsat
 from jaxmem.budget import greedy
-from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.problem import BudgetProblem
 
 # What the integers of the program resolve of the limit and of the seconds.
@@ -67,6 +67,7 @@ def choose_from_pool(
   pool: Sequence[Event],
   work: float,
   hint: Profile | None = None,
+  transfers: Sequence[Transfer] = (),
 ) -> ExactResult:
   """Finds the cheapest plan that fits, with events of a pool only.
 
@@ -76,8 +77,9 @@ def choose_from_pool(
     pool: Events to choose from.
     work: CP-SAT's deterministic time, roughly seconds.
     hint: A plan to start from.
+    transfers: What goes to the host and back in every plan.
   """
-  return _Program(problem, limit_bytes, pool).solve(work, hint)
+  return _Program(problem, limit_bytes, pool, transfers).solve(work, hint)
 
 
 @dataclasses.dataclass(slots=True)
@@ -99,14 +101,25 @@ class _Points:
 
 class _Program:
   def __init__(
-    self, problem: BudgetProblem, limit_bytes: int, pool: Sequence[Event]
+    self,
+    problem: BudgetProblem,
+    limit_bytes: int,
+    pool: Sequence[Event],
+    transfers: Sequence[Transfer],
   ):
     self._problem = problem
     self._limit = limit_bytes
-    self._pool = sorted(set(pool))
-    self._empty = Profile(problem)
+    self._empty = Profile(problem, transfers=transfers)
+    self._pool = [
+      e for e in sorted(set(pool)) if not self._empty.is_moving(e[0])
+    ]
     self._model = cp_model.CpModel()
-    self._runs = [self._model.new_bool_var("") for _ in self._pool]
+    self._runs: list[_Literal] = [
+      self._model.new_bool_var("") for _ in self._pool
+    ]
+    # What comes back from the host is made by an event that always happens.
+    self._fetch = len(self._runs)
+    self._runs.append(True)
     self._keys = [self._empty.run_key(*e) for e in self._pool]
     self._rows = sorted([*self._empty.keys, *self._keys])
     self._byte_unit = max(1, limit_bytes // _BYTE_STEPS)
@@ -135,10 +148,11 @@ class _Program:
     if status != "unknown":
       chosen = [
         e
-        for e, run in zip(self._pool, self._runs, strict=True)
+        for e, run in zip(self._pool, self._runs, strict=False)
         if solver.boolean_value(run)
       ]
-      profile = Profile(self._problem, chosen)
+      transfers = self._empty.transfers.values()
+      profile = Profile(self._problem, chosen, transfers)
       greedy.clean(profile)
       if profile.peak_bytes > self._limit:
         profile = None
@@ -157,8 +171,9 @@ class _Program:
         found.setdefault(value, []).append((self._keys[event], -1, event))
     points = {}
     for value in sorted(found):
-      original = self._empty.producers(value)[0]
+      original, *fetched = self._empty.producers(value)
       touched = [(original, -1, -1), *found[value]]
+      touched += [(key, self._fetch, -1) for key in fetched]
       touched += [(use, -1, -1) for use in self._empty.uses(value)]
       keys, made_by, read_by = zip(*sorted(touched), strict=True)
       points[value] = _Points([*keys], [*made_by], [*read_by])
@@ -176,7 +191,7 @@ class _Program:
         self._imply(self._runs[reader], before)
       if maker >= 0:
         self._imply(after, before, self._runs[maker])
-        self._imply(before, self._runs[maker].negated())
+        self._imply(before, _negated(self._runs[maker]))
       else:
         self._imply(after, before)
 
@@ -266,17 +281,29 @@ class _Program:
     size = stored.size_bytes
     if not size:
       return
+    if value in self._empty.transfers:
+      yield self._arrival(self._empty.transfers[value], size)
     rows = [bisect.bisect_left(self._rows, k) for k in points.keys]
     for j, (key, row) in enumerate(zip(points.keys, rows, strict=True)):
+      # Copies end, and values are there at the start, between rows.
+      is_row = row < len(self._rows) and self._rows[row] == key
       before: _Literal = points.kept[j - 1] if j else True
       if j == 0 and stored.is_droppable:
         before = points.kept[0]
-      if 0 <= key < self._empty.end:
+      if is_row:
         yield _Term(row, row + 1, size, before)
         if points.made_by[j] >= 0:
           yield _Term(row, row + 1, size, self._runs[points.made_by[j]])
       if j < len(points.kept):
-        yield _Term(row + (key >= 0), rows[j + 1], size, points.kept[j])
+        yield _Term(row + is_row, rows[j + 1], size, points.kept[j])
+
+  def _arrival(self, transfer: Transfer, size: int) -> _Term:
+    """While a value comes back, before anyone may read it."""
+    start, stop = (
+      bisect.bisect_left(self._rows, step * self._empty.pitch)
+      for step in (transfer.fetch_start, transfer.fetch_done)
+    )
+    return _Term(start, stop, size, True)
 
   def _savings(self, fixed: np.ndarray) -> dict[int, list[_Term]]:
     """What outputs share with operands that die, by row.
@@ -298,7 +325,7 @@ class _Program:
           literal = self._model.new_bool_var("")
           for condition in conditions:
             self._imply(literal, condition)
-        elif any(True in by_value[v] for v in (operand, output)):
+        elif any(x is True for v in (operand, output) for x in by_value[v]):
           continue
         for value in (operand, output):
           by_value[value].append(literal)
@@ -341,12 +368,12 @@ class _Program:
     unit = max(seconds, default=0.0) / _COST_STEPS or 1.0
     costs = [max(1, round(s / unit)) for s in seconds]
     self._model.minimize(
-      sum(c * r for c, r in zip(costs, self._runs, strict=True))
+      sum(c * r for c, r in zip(costs, self._runs, strict=False))
     )
     return unit
 
   def _add_hint(self, hint: Profile) -> None:
-    for event, run in zip(self._pool, self._runs, strict=True):
+    for event, run in zip(self._pool, self._runs, strict=False):
       self._model.add_hint(run, hint.has(*event))
     for value, points in self._points.items():
       spans = itertools.pairwise(points.keys)

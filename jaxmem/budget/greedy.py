@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.problem import BudgetProblem
 
 # An input is made again if that keeps others alive by less than this part of
@@ -134,8 +134,12 @@ class _Search:
     self._candidates = [
       v
       for v, unit in enumerate(self._problem.unit_of)
-      if unit >= 0 and self._sizes[v] and self._problem.values[v].uses
+      if unit >= 0
+      and self._sizes[v]
+      and self._problem.values[v].uses
+      and not profile.is_moving(unit)
     ]
+    self._is_candidate = frozenset(self._candidates)
     self._excess = profile.excess(limit_bytes)
 
   def run(self) -> bool:
@@ -201,9 +205,7 @@ class _Search:
     found: dict[int, None] = {}
     for unit, _ in move.events:
       found.update(dict.fromkeys((*units[unit].outputs, *units[unit].inputs)))
-    return [
-      v for v in found if self._problem.unit_of[v] >= 0 and self._sizes[v]
-    ]
+    return [v for v in found if v in self._is_candidate]
 
   def _try(self, move: _Move) -> bool:
     """Makes a move; takes it back if it does not lower the excess."""
@@ -314,6 +316,8 @@ class _Search:
     made = problem.units[unit]
     if not made.step < before <= problem.latest_run[unit]:
       return None
+    if profile.is_moving(unit):
+      return None
     if profile.has(unit, before):
       return [], []
     events: list[Event] = []
@@ -407,7 +411,10 @@ class _Search:
 
 
 def solve(
-  problem: BudgetProblem, limit_bytes: int, style: Style | None = None
+  problem: BudgetProblem,
+  limit_bytes: int,
+  style: Style | None = None,
+  transfers: Sequence[Transfer] = (),
 ) -> Profile:
   """Returns the plan of one greedy run; it may not fit.
 
@@ -415,9 +422,10 @@ def solve(
     problem: The problem.
     limit_bytes: The limit.
     style: How to judge moves.
+    transfers: What goes to the host and back in any case.
   """
   style = style or Style()
-  profile = Profile(problem)
+  profile = Profile(problem, transfers=transfers)
   fit(profile, limit_bytes, style)
   clean(profile)
   delete(profile, limit_bytes, style.seconds)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections.abc import Sequence
 
 from jaxmem.budget import greedy
-from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.greedy import Style
 from jaxmem.budget.problem import BudgetProblem
 
@@ -40,13 +41,19 @@ class Pool:
   lowest: Profile
 
 
-def gather(problem: BudgetProblem, limit_bytes: int, num_runs: int) -> Pool:
+def gather(
+  problem: BudgetProblem,
+  limit_bytes: int,
+  num_runs: int,
+  transfers: Sequence[Transfer] = (),
+) -> Pool:
   """Runs the greedy search several times, the first time with true costs.
 
   Args:
     problem: The problem.
     limit_bytes: The limit.
     num_runs: How many runs, at least one.
+    transfers: What goes to the host and back in every plan.
   """
   random_source = random.Random(_SEED)
   kinds = [problem.steps[u.step].name.split(".")[0] for u in problem.units]
@@ -57,7 +64,7 @@ def gather(problem: BudgetProblem, limit_bytes: int, num_runs: int) -> Pool:
     if run:
       style = _noisy_style(problem, kinds, random_source)
       aim = random_source.choice(_AIMS)
-    plan = greedy.solve(problem, int(limit_bytes * aim), style)
+    plan = greedy.solve(problem, int(limit_bytes * aim), style, transfers)
     events.update(plan.events)
     if aim < 1.0 and plan.peak_bytes <= limit_bytes:
       greedy.delete(plan, limit_bytes)

@@ -1,0 +1,181 @@
+"""Which values may go to the host and come back without anyone waiting.
+
+Each direction of the link is one lane. A value leaves when it is made, in the
+order in which values are made; it comes back as late as its next reader allows,
+after what is due later. What cannot be on the host in between, or would make
+the device wait, stays: a wait costs more than any recompute.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+
+from jaxmem.budget import edits
+from jaxmem.budget.events import Profile, Transfer
+from jaxmem.budget.problem import BudgetProblem
+
+# Copies of less than this would be more launches than bytes.
+_LEAST_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadRates:
+  """The link to the host.
+
+  Attributes:
+    to_host_bytes_per_s: Out.
+    from_host_bytes_per_s: In, at the same time.
+    efficiency: Fraction of these that copies reach.
+  """
+
+  to_host_bytes_per_s: float
+  from_host_bytes_per_s: float
+  efficiency: float = 0.8
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      if not getattr(self, field.name) > 0:
+        raise ValueError(
+          f"{field.name} must be positive, got {getattr(self, field.name)}."
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+  """A value that could be on the host between two of its readers.
+
+  Attributes:
+    value: The value.
+    earlier: The step of the earlier reader, or the producer.
+    later: The step that reads it next.
+    worth: Seconds per byte of making it again instead; inf if impossible.
+  """
+
+  value: int
+  earlier: int
+  later: int
+  worth: float
+
+
+def candidates(problem: BudgetProblem, limit_bytes: int) -> list[Candidate]:
+  """Returns gaps over which too much is live, the dearest to recompute first.
+
+  Args:
+    problem: The problem.
+    limit_bytes: The limit.
+  """
+  is_over = np.concatenate([[0], Profile(problem).live > limit_bytes]).cumsum()
+  found = []
+  for value, stored in enumerate(problem.values):
+    if stored.moves_as is None or stored.producer is None or stored.is_result:
+      continue
+    if stored.size_bytes < min(_LEAST_BYTES, limit_bytes // 100):
+      continue
+    points = (stored.producer, *stored.uses)
+    gaps = [
+      (is_over[later] - is_over[earlier + 1], earlier, later)
+      for earlier, later in itertools.pairwise(points)
+    ]
+    num_over, earlier, later = max(gaps, default=(0, 0, 0))
+    if num_over:
+      worth = _worth(problem, value, later)
+      found.append(Candidate(value, earlier, later, worth))
+  found.sort(key=lambda c: (-c.worth, c.value))
+  return found
+
+
+def _worth(problem: BudgetProblem, value: int, later: int) -> float:
+  unit = problem.unit_of[value]
+  if unit < 0 or later > problem.latest_run[unit]:
+    return math.inf
+  return problem.units[unit].seconds / problem.values[value].size_bytes
+
+
+def schedule(
+  problem: BudgetProblem, chosen: list[Candidate], rates: OffloadRates
+) -> list[Transfer]:
+  """Returns when values move; those that do not fit the lanes are left out.
+
+  Args:
+    problem: The problem. Its steps' seconds are the clock; recomputes only add
+      to the time that copies have.
+    chosen: What should move, the most important first.
+    rates: The link.
+  """
+  starts = np.cumsum([0.0, *(s.seconds for s in problem.steps)])
+  kept: list[Candidate] = []
+  best: list[Transfer] = []
+  for candidate in chosen:
+    tried = _lay_out(problem, [*kept, candidate], rates, starts)
+    if tried is not None:
+      kept.append(candidate)
+      best = tried
+  return best
+
+
+def _lay_out(
+  problem: BudgetProblem,
+  chosen: list[Candidate],
+  rates: OffloadRates,
+  starts: np.ndarray,
+) -> list[Transfer] | None:
+  """Fills both lanes; None if a copy would not be done in time."""
+  clock = starts.tolist()
+  store_done = {}
+  free = 0.0
+  for candidate in sorted(chosen, key=lambda c: (c.earlier, c.value)):
+    stored = problem.values[candidate.value]
+    assert stored.producer is not None
+    begin = max(free, clock[stored.producer + 1])
+    rate = rates.to_host_bytes_per_s * rates.efficiency
+    free = begin + stored.size_bytes / rate
+    store_done[candidate.value] = bisect.bisect_left(clock, free)
+  transfers = []
+  due = math.inf
+  for candidate in sorted(chosen, key=lambda c: (-c.later, c.value)):
+    stored = problem.values[candidate.value]
+    end = min(due, clock[candidate.later])
+    rate = rates.from_host_bytes_per_s * rates.efficiency
+    due = end - stored.size_bytes / rate
+    fetch_start = bisect.bisect_right(clock, due) - 1
+    over = stored.overwritten_at
+    if fetch_start <= store_done[candidate.value] or fetch_start < 0:
+      return None
+    if over is not None and candidate.later > over:
+      return None
+    transfers.append(
+      Transfer(
+        value=candidate.value,
+        store_done=store_done[candidate.value],
+        fetch_start=fetch_start,
+        fetch_done=candidate.later,
+      )
+    )
+  return sorted(transfers)
+
+
+def as_edits(
+  problem: BudgetProblem, profile: Profile
+) -> tuple[edits.Offload, ...]:
+  """Names the copies of a plan by instruction ids."""
+  found = []
+  for _, transfer in sorted(profile.transfers.items()):
+    named = problem.values[transfer.value].moves_as
+    if named is None:
+      raise ValueError(
+        f"{problem.values[transfer.value].name!r} may not go to the host."
+      )
+    found.append(
+      edits.Offload(
+        value=named,
+        store_done=problem.steps[transfer.store_done].instruction,
+        fetch_start=problem.steps[transfer.fetch_start].instruction,
+        fetch_done=problem.steps[transfer.fetch_done].instruction,
+      )
+    )
+  return tuple(found)
