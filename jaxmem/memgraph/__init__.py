@@ -20,13 +20,8 @@ from jaxmem.memgraph.host_memory import HostBlock, HostMemory, PinnedHost
 from jaxmem.memgraph.memory_graph import MemGraph, Residency, Vertex
 from jaxmem.memgraph.partition import Partition, partition
 from jaxmem.memgraph.replay import RaceError, random_interleaving, replay
-from jaxmem.memgraph.runtime import (
-  BudgetExceededError,
-  RunResult,
-  Runtime,
-  VertexError,
-  accumulating,
-)
+from jaxmem.memgraph.run import BudgetExceededError, RunResult, VertexError
+from jaxmem.memgraph.runtime import Runtime, accumulating
 from jaxmem.memgraph.schedules import fixed_order, layer_streaming
 from jaxmem.memgraph.segments import Segments, compile_segments
 from jaxmem.memgraph.simulator import (

@@ -8,23 +8,18 @@ that makes one of its operands. Segments that touch too much are cut again.
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax.extend import core
 
 from jaxmem.jaxpr import flatten, internals, memory
+from jaxmem.memgraph import cutting
 from jaxmem.memgraph.task_graph import Task, TaskGraph, Tensor
 
-By = Literal["layer", "scope", "size"]
 Assign = Callable[[int, int], int]
-
-_NUMBERED = re.compile(r".*\d")
-_DEFAULT_NUM_SEGMENTS = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,16 +85,10 @@ class Result:
   value: Any = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Segment:
-  name: str
-  eqns: list[core.JaxprEqn]
-
-
 def partition(
   step: Callable[..., Any],
   *args: Any,
-  by: By = "layer",
+  by: cutting.By = "layer",
   depth: int = 1,
   segment_bytes: int | None = None,
   max_segment_bytes: int | None = None,
@@ -129,15 +118,15 @@ def partition(
       are asked for.
   """
   jaxpr, shapes = jax.make_jaxpr(step, return_shape=True)(*args, **kwargs)
-  jaxpr = _without_identities(flatten(jaxpr))
+  jaxpr = cutting.without_identities(flatten(jaxpr))
   if jaxpr.effects:
     raise ValueError(
       f"The step must have no effects, got {jaxpr.effects}. Take prints and"
       " callbacks out."
     )
-  segments = _cut(jaxpr, by, depth, segment_bytes)
+  segments = cutting.cut(jaxpr, by, depth, segment_bytes)
   if max_segment_bytes is not None:
-    segments = _cut_large(segments, jaxpr.outvars, max_segment_bytes)
+    segments = cutting.cut_large(segments, jaxpr.outvars, max_segment_bytes)
   devices = [
     assign(i, len(segments)) if assign else i * num_devices // len(segments)
     for i in range(len(segments))
@@ -146,155 +135,13 @@ def partition(
   return builder.build(jax.tree.structure(shapes))
 
 
-def _without_identities(jaxpr: core.Jaxpr) -> core.Jaxpr:
-  """Lets readers of renamed values read the values.
-
-  What `jax.checkpoint` recomputes reads weights through barriers, lest XLA
-  should merge it with the original. As results of a segment these would be
-  copies of the weights; and the original is in another segment.
-  """
-  renamed: dict[core.Var, Any] = {}
-
-  def rename(atoms: Sequence[Any]) -> list[Any]:
-    return [
-      renamed.get(atom, atom) if isinstance(atom, core.Var) else atom
-      for atom in atoms
-    ]
-
-  eqns = []
-  for eqn in jaxpr.eqns:
-    invars = rename(eqn.invars)
-    if eqn.primitive.name in memory.IDENTITIES:
-      renamed |= zip(eqn.outvars, invars, strict=True)
-    else:
-      eqns.append(eqn.replace(invars=invars))
-  return jaxpr.replace(eqns=eqns, outvars=rename(jaxpr.outvars))
-
-
-def _cut(
-  jaxpr: core.Jaxpr, by: By, depth: int, segment_bytes: int | None
-) -> list[_Segment]:
-  if by == "size":
-    return _cut_by_size(jaxpr.eqns, segment_bytes)
-  keys = [_key(eqn, by, depth) for eqn in jaxpr.eqns]
-  if by == "layer" and not any(keys):
-    raise ValueError(
-      "by='layer' needs name scopes with a number, got none. Wrap each layer"
-      " in jax.named_scope(f'layer_{i}'), or cut by='size'."
-    )
-  segments: list[_Segment] = []
-  maker: dict[core.Var, int] = {}
-  last: str | None = None
-  for eqn, key in zip(jaxpr.eqns, keys, strict=True):
-    if not segments or (key is not None and key != last):
-      segments.append(_Segment(name=key or "begin", eqns=[]))
-      last = key
-    place = len(segments) - 1
-    if key is None:
-      makers = [maker[v] for v in _variables(eqn.invars) if v in maker]
-      place = max(makers, default=place)
-    segments[place].eqns.append(eqn)
-    maker |= dict.fromkeys(eqn.outvars, place)
-  return segments
-
-
-def _cut_large(
-  segments: Sequence[_Segment], outvars: Sequence[Any], limit_bytes: int
-) -> list[_Segment]:
-  """Cuts segments into the longest parts that need no more than that."""
-  last_use: dict[core.Var, int] = {}
-  position = 0
-  for segment in segments:
-    for eqn in segment.eqns:
-      last_use |= dict.fromkeys(_variables(eqn.invars), position)
-      position += 1
-  last_use |= dict.fromkeys(_variables(outvars), position)
-  parts: list[_Segment] = []
-  begin = 0
-  for segment in segments:
-    rest = segment.eqns
-    number = 0
-    while rest:
-      fitting = range(2, len(rest) + 1)
-      length = 1 + bisect.bisect_right(
-        fitting,
-        limit_bytes,
-        key=lambda n: _needed_bytes(rest[:n], begin, last_use),
-      )
-      name = f"{segment.name}.{number}" if number else segment.name
-      parts.append(_Segment(name=name, eqns=rest[:length]))
-      rest = rest[length:]
-      begin += length
-      number += 1
-  return parts
-
-
-def _needed_bytes(
-  eqns: Sequence[core.JaxprEqn], begin: int, last_use: dict[core.Var, int]
-) -> int:
-  """Returns what equations need in program order, nothing fused.
-
-  Args:
-    eqns: The equations.
-    begin: Position of the first one in the program.
-    last_use: Position of the last equation that reads each variable.
-  """
-  made = {var for eqn in eqns for var in eqn.outvars}
-  read = {var for eqn in eqns for var in _variables(eqn.invars)}
-  live_bytes = peak_bytes = _total_bytes(read - made)
-  for position, eqn in enumerate(eqns, begin):
-    live_bytes += _total_bytes(eqn.outvars)
-    peak_bytes = max(peak_bytes, live_bytes)
-    dying = {v for v in _variables(eqn.invars) if last_use[v] == position}
-    dying |= {v for v in eqn.outvars if v not in last_use}
-    live_bytes -= _total_bytes(dying & made)
-  return peak_bytes
-
-
-def _total_bytes(variables: Iterable[core.Var]) -> int:
-  return sum(memory.size_bytes(var.aval) for var in variables)
-
-
-def _key(eqn: core.JaxprEqn, by: By, depth: int) -> str | None:
-  """Returns what segment an equation asks for; None if any will do."""
-  scopes = [
-    part
-    for element in internals.name_stack(eqn).stack
-    if type(element).__name__ == "Scope"
-    for part in element.name.split("/")
-  ]
-  if by == "layer":
-    scopes = [scope for scope in scopes if _NUMBERED.fullmatch(scope)][:1]
-  name = "/".join(scopes[:depth])
-  if not name:
-    return None
-  return f"{name} backward" if internals.is_transposed(eqn) else name
-
-
-def _cut_by_size(
-  eqns: Sequence[core.JaxprEqn], segment_bytes: int | None
-) -> list[_Segment]:
-  sizes = [_total_bytes(eqn.outvars) for eqn in eqns]
-  if segment_bytes is None:
-    segment_bytes = -(-sum(sizes) // _DEFAULT_NUM_SEGMENTS)
-  segments: list[_Segment] = []
-  used_bytes = 0
-  for eqn, size_bytes in zip(eqns, sizes, strict=True):
-    if not segments or used_bytes + size_bytes > segment_bytes:
-      segments.append(_Segment(name=f"segment {len(segments)}", eqns=[]))
-      used_bytes = 0
-    used_bytes += size_bytes
-    segments[-1].eqns.append(eqn)
-  return segments
-
-
 class _Builder:
   """Makes tensors of variables, and tasks of segments."""
 
   def __init__(
     self,
     jaxpr: core.Jaxpr,
-    segments: Sequence[_Segment],
+    segments: Sequence[cutting.Segment],
     devices: Sequence[int],
     num_devices: int,
   ):
@@ -340,13 +187,13 @@ class _Builder:
     last: dict[core.Var, int] = {}
     for number, segment in enumerate(self._segments):
       for eqn in segment.eqns:
-        last |= dict.fromkeys(_variables(eqn.invars), number)
+        last |= dict.fromkeys(cutting.variables(eqn.invars), number)
     return last | dict.fromkeys(
-      _variables(self._jaxpr.outvars), len(self._segments)
+      cutting.variables(self._jaxpr.outvars), len(self._segments)
     )
 
   def _add_segment(
-    self, number: int, segment: _Segment, readers: dict[core.Var, int]
+    self, number: int, segment: cutting.Segment, readers: dict[core.Var, int]
   ) -> None:
     device = self._devices[number]
     made = [var for eqn in segment.eqns for var in eqn.outvars]
@@ -354,7 +201,7 @@ class _Builder:
     read = dict.fromkeys(
       var
       for eqn in segment.eqns
-      for var in _variables(eqn.invars)
+      for var in cutting.variables(eqn.invars)
       if var not in inside
     )
     written = [var for var in made if readers.get(var, -1) > number]
@@ -418,10 +265,6 @@ class _Builder:
       return Result(argument=self._jaxpr.invars.index(atom))
     constants = zip(self._jaxpr.constvars, self._jaxpr.consts, strict=True)
     return Result(value=dict(constants)[atom])
-
-
-def _variables(atoms: Sequence[Any]) -> list[core.Var]:
-  return [atom for atom in atoms if isinstance(atom, core.Var)]
 
 
 def _sub_jaxpr(

@@ -11,7 +11,7 @@ from jax.extend import core
 
 from jaxmem.memgraph.host_memory import Device
 from jaxmem.memgraph.partition import Partition
-from jaxmem.memgraph.runtime import Kernel
+from jaxmem.memgraph.run import Kernel
 from jaxmem.memgraph.task_graph import TaskGraph
 
 
