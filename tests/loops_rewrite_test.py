@@ -9,7 +9,7 @@ import pytest
 from jax.extend import core
 
 import jaxmem
-from jaxmem import loops
+from jaxmem import loops, targets
 from jaxmem.loops import while_loops
 from jaxmem.loops.carries import while_carries
 
@@ -123,6 +123,22 @@ def test_removes_the_copies_and_keeps_the_bits(name):
   assert plan.after.moved_bytes < plan.before.moved_bytes
   assert plan.after.temp_bytes <= plan.before.temp_bytes * 1.01
   assert _bits(plan.function, *ARGS) == _bits(function, *ARGS)
+
+
+@pytest.mark.skipif(
+  not targets.is_available("h200"), reason="cannot compile for GPUs here"
+)
+def test_removes_the_copies_that_gpus_make():
+  function = CASES["wave"][0]
+  plan = loops.remove_copies(function, *ARGS, target="h200", options=OPTIONS)
+  assert len(plan.before.copies) == 2
+  assert not plan.after.copies
+  # Two states are copied, that is read and written, and so four of the at
+  # most eight passes over a state that a round took before are gone.
+  per_round = [
+    found.moved_bytes / 12 / SIZE for found in (plan.before, plan.after)
+  ]
+  assert per_round[0] == pytest.approx(per_round[1] + 4, abs=0.2)
 
 
 def test_counts_bytes_as_often_as_a_loop_runs():
