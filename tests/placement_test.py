@@ -24,6 +24,7 @@ _PLACERS = (
   placement.greedy_by_size,
   placement.pyramid,
   placement.iterated,
+  placement.large_first,
   functools.partial(placement.cp_sat, **_BRIEFLY),
   functools.partial(placement.place, **_BRIEFLY),
 )

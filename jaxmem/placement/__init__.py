@@ -10,6 +10,7 @@ from jaxmem.placement.best_fit import greedy_by_size
 from jaxmem.placement.cp_sat import cp_sat
 from jaxmem.placement.csv_format import from_csv, to_csv
 from jaxmem.placement.iterated import iterated
+from jaxmem.placement.large_first import large_first
 from jaxmem.placement.lowest_floor import lowest_floor
 from jaxmem.placement.portfolio import place
 from jaxmem.placement.problem import (
@@ -33,6 +34,7 @@ __all__ = [
   "from_csv",
   "greedy_by_size",
   "iterated",
+  "large_first",
   "lowest_floor",
   "place",
   "pyramid",

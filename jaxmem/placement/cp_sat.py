@@ -14,6 +14,8 @@ _CLOSE = 1000
 # and what a decision counts at least.
 _WORK_TO_DECIDE = 2.0
 _WORK_TO_DESCEND = 0.2
+_WORK_TO_DESCEND_MANY = 0.01
+_MANY = 200
 _FIRST_SLICE = 0.02
 _GROWTH = 4
 _LEAST_WORK = 0.001
@@ -32,7 +34,8 @@ def cp_sat(
     capacity: The search stops at this height, in bytes; by default at the
       lower bound.
     max_deterministic_time: Work to spend, in CP-SAT's unit: ten seconds or
-      more. By default 2 with a capacity, 0.2 without.
+      more. By default 2 with a capacity, 0.2 without, 0.01 for more than 200
+      buffers.
 
   Returns:
     The lowest placement; maybe above the capacity.
@@ -58,7 +61,10 @@ def descend(search: Search, max_work: float | None) -> None:
   """
   left = max_work
   if left is None:
-    left = _WORK_TO_DECIDE if search.has_capacity else _WORK_TO_DESCEND
+    left = _WORK_TO_DECIDE
+    if not search.has_capacity:
+      is_large = search.table.num_buffers > _MANY
+      left = _WORK_TO_DESCEND_MANY if is_large else _WORK_TO_DESCEND
   slice_work = left if search.has_capacity else _FIRST_SLICE
   if search.is_done or left <= 0 or not decision.is_tractable(search.table):
     return

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from jaxmem import cpsat
+from jaxmem.placement.fit import Shelf
 from jaxmem.placement.orders import static_orders
+from jaxmem.placement.problem import Problem
 from jaxmem.placement.table import Table
 
 # Above, building the model takes longer than it could be worth.
@@ -37,6 +39,10 @@ _TURNS_PER_ORDER = 4
 _FIRST_ORDERS = 3
 _SMALL = 64
 _SHAKES = (0.0, 0.05, 0.2)
+# Buffers below this fraction of the height are left out at first: bounds that
+# move by a few bytes at a time take CP-SAT minutes, which its limit on work
+# does not count.
+_FINEST = 8192
 
 
 class Answer(NamedTuple):
@@ -159,16 +165,61 @@ class DecisionModel:
 
 
 def decide(table: Table, height_bytes: int, max_work: float) -> Answer:
-  """Looks for a placement of a given height, under several orders in turns.
+  """Looks for a placement of a given height.
 
-  A search that goes wrong early rarely recovers, and which order goes wrong
-  differs. So the order that has cost least so far goes next, for longer than
-  last time, and now and then a new order joins.
+  The smallest buffers join when the others are placed, wherever there is room.
+  If there is not, or if the time is up, the answer is "unknown".
 
   Args:
     table: The problem.
     height_bytes: At least `table.max_live_bytes`.
     max_work: Deterministic time to spend, in CP-SAT's unit.
+  """
+  buffers = table.problem.buffers
+  coarse = [
+    i
+    for i, b in enumerate(buffers)
+    if b.size_bytes * _FINEST >= height_bytes or b.offset_bytes is not None
+  ]
+  if len(coarse) in (0, len(buffers)) or len(buffers) <= _SMALL:
+    return _decide_all(table, height_bytes, max_work)
+  sub = Table(Problem(tuple(buffers[i] for i in coarse)))
+  answer = _decide_all(sub, height_bytes, max_work)
+  if answer.offsets is None:
+    return answer
+  offsets = fill(table, coarse, answer.offsets * sub.unit // table.unit)
+  top_bytes = int((offsets * table.unit + table.sizes_bytes).max())
+  if top_bytes > height_bytes:
+    return answer._replace(status="unknown", offsets=None)
+  return answer._replace(offsets=offsets)
+
+
+def fill(
+  table: Table, placed: Sequence[int], offsets: np.ndarray
+) -> np.ndarray:
+  """Places the rest of the buffers, large ones first, as low as there is room.
+
+  Args:
+    table: The problem.
+    placed: Indices of the buffers that are placed; all fixed ones are.
+    offsets: Their offsets, in units.
+
+  Returns:
+    The offsets of all buffers, in units.
+  """
+  shelf = Shelf(table)
+  for buffer, offset in zip(placed, offsets.tolist(), strict=True):
+    shelf.put(buffer, offset)
+  rest = static_orders(table)["size"]
+  return shelf.place(rest[~np.isin(rest, placed)].tolist(), "first")
+
+
+def _decide_all(table: Table, height_bytes: int, max_work: float) -> Answer:
+  """Searches with all buffers, under several orders in turns.
+
+  A search that goes wrong early rarely recovers, and which order goes wrong
+  differs. So the order that has cost least so far goes next, for longer than
+  last time, and now and then a new order joins.
   """
   model = DecisionModel(table, height_bytes)
   orders = _orders(table)

@@ -37,7 +37,9 @@ def iterated(
   return search.solution()
 
 
-def iterate(search: Search, seed: int = 0) -> None:
+def iterate(
+  search: Search, seed: int = 0, max_decodes: int = _MAX_DECODES
+) -> None:
   """Searches on, for a number of decodes that depends on the size only."""
   table = search.table
   generator = np.random.default_rng(seed)
@@ -48,7 +50,7 @@ def iterate(search: Search, seed: int = 0) -> None:
   cost, best = min((_cost(search, o), i) for i, o in enumerate(placed))
   order, offsets = orders[best], placed[best]
   num_comparisons = max(len(order) * len(table.owners), 1)
-  for _ in range(min(_MAX_DECODES, _MAX_COMPARISONS // num_comparisons)):
+  for _ in range(min(max_decodes, _MAX_COMPARISONS // num_comparisons)):
     if search.is_done:
       return
     moved = _perturbed(search, order, offsets, generator)

@@ -6,6 +6,7 @@ from jaxmem.placement import infeasible
 from jaxmem.placement.best_fit import by_size
 from jaxmem.placement.cp_sat import descend
 from jaxmem.placement.iterated import iterate
+from jaxmem.placement.large_first import try_large_first
 from jaxmem.placement.lowest_floor import decode
 from jaxmem.placement.orders import static_orders
 from jaxmem.placement.problem import Problem, Solution
@@ -13,6 +14,10 @@ from jaxmem.placement.pyramid import stack
 from jaxmem.placement.search import Search
 from jaxmem.placement.validate import validate
 from jaxmem.placement.xla import pack
+
+# Above so many buffers, the later placers take seconds and gain nothing on the
+# first ones: see docs/olla.md. They are tried if a capacity has to be met.
+_MANY = 1000
 
 
 def place(
@@ -30,7 +35,7 @@ def place(
     capacity: Bytes of the arena. The search stops as soon as they suffice; if
       None, at the bytes live at once.
     max_deterministic_time: Work for CP-SAT, in its unit, ten seconds or more
-      each; by default 2 with a capacity, 0.2 without; 0 leaves it out.
+      each; 0 leaves it out. See `cp_sat` for the default.
 
   Returns:
     The lowest placement found. With a capacity, look at `solution.fits`: it may
@@ -45,7 +50,10 @@ def place(
   search = Search(problem, capacity)
   infeasible.check_bounds(search.table, capacity)
   _offer_hints(search)
-  for placer in (_try_floors, _try_heaps, iterate):
+  placers = [_try_floors, try_large_first]
+  if search.has_capacity or search.table.num_buffers <= _MANY:
+    placers += [_try_heaps, iterate]
+  for placer in placers:
     if not search.is_done:
       placer(search)
   descend(search, max_deterministic_time)
