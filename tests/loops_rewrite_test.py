@@ -68,6 +68,16 @@ def _until_converged(a, b):
   return jax.lax.while_loop(cond, body, (a, b, 0))[0]
 
 
+def _wave_until(a, b):
+  def cond(carry):
+    return (carry[2] < 9) & (jnp.sum(jnp.abs(carry[0])) < 1e30)
+
+  def body(carry):
+    return *_wave(*carry[:2]), carry[2] + 1
+
+  return jax.lax.while_loop(cond, body, (a, b, 0))
+
+
 def _fori(a, b, num_rounds=11):
   return jax.lax.fori_loop(0, num_rounds, lambda _, c: _wave(*c), (a, b))
 
@@ -103,6 +113,7 @@ CASES = {
   ),
   "nested": (_nested, 6, 0, 2),
   "until converged": (_until_converged, 1, 0, 2),
+  "wave until": (_wave_until, 3, 0, 2),
   "scanned": (_with_inputs, 3, 0, 2),
 }
 
@@ -243,19 +254,47 @@ def test_does_not_count_in_floats():
   assert found is None
 
 
-@pytest.mark.parametrize("bound", range(6))
-def test_a_loop_that_checks_runs_no_round_too_many(bound):
+# Bodies of carries that move: (rounds, body).
+MOVING = {
+  "two": (2, lambda a, b, c: (b, a * 3 + c, c + 1)),
+  "three": (3, lambda a, b, c, d: (b, d, a - b, c * 2 + a)),
+  "other type": (2, lambda a, b, c: (b, b * 2, c + a.astype(jnp.int32))),
+  "twice": (2, lambda a, b, c: (b, b, a * 5 + c)),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("bound", range(7))
+def test_a_loop_that_checks_runs_no_round_too_many(name, bound):
+  """Rounds that are skipped leave no trace, wherever the loop ends."""
+  rounds, body = MOVING[name]
+  num_carry = body.__code__.co_argcount
+
   def function(x):
-    def body(carry):
-      return carry[1], carry[0] * 3 + carry[2], carry[2] + 1
+    def cond(carry):
+      return (carry[0] < 10**6) & (carry[-1] != bound)
 
     return jax.lax.while_loop(
-      lambda c: (c[0] < 10**6) & (c[2] != bound), body, (x, x + 1, 0)
+      cond,
+      lambda carry: (*body(*carry[:-1]), carry[-1] + 1),
+      (*(x * k + k for k in range(num_carry)), 0),
     )
 
-  rewritten = loops.without_copies(function, loops.Options(min_bytes=1))
-  assert _bits(rewritten, jnp.int32(2)) == _bits(function, jnp.int32(2))
-  jaxpr = jax.make_jaxpr(function)(jnp.int32(2))
+  options = loops.Options(min_bytes=1)
+  x = jnp.int32(2)
+  jaxpr = jax.make_jaxpr(function)(x)
+  (eqn,) = (e for e in jaxpr.eqns if e.primitive.name == "while")
+  for num_rounds in (rounds, 4):
+    call = while_loops.in_rounds(eqn, while_carries(eqn), num_rounds, None)
+    rewritten = core.jaxpr_as_fun(
+      jaxpr.replace(eqns=[call if e is eqn else e for e in jaxpr.eqns])
+    )
+    assert _bits(rewritten, x) == _bits(function, x)
+  assert _bits(loops.without_copies(function, options), x) == _bits(function, x)
+
+
+def test_rounds_with_branches_can_be_forbidden():
+  jaxpr = jax.make_jaxpr(_wave_until)(*ARGS)
   for is_allowed, rounds in ((True, 2), (False, 1)):
     options = loops.Options(min_bytes=1, conditional_rounds=is_allowed)
     (change,) = loops.rewrite(jaxpr, options)[1]

@@ -161,6 +161,8 @@ class _Rewriter:
     carries, length = scan_carries(eqn), eqn.params["length"]
     rounds, prediction = self._choose(carries, length)
     body = self._body(eqn, name, length, carries, rounds, prediction)
+    if rounds > 1:
+      body = _with_barrier(body, eqn)
     return eqn.replace(params={**eqn.params, "jaxpr": body, "unroll": rounds})
 
   def _while(self, eqn: core.JaxprEqn, name: str) -> core.JaxprEqn:
@@ -175,7 +177,7 @@ class _Rewriter:
     eqn = eqn.replace(params={**eqn.params, "body_jaxpr": body})
     if rounds == 1:
       return eqn
-    return while_loops.in_rounds(eqn, rounds, counter)
+    return while_loops.in_rounds(eqn, carries, rounds, counter)
 
   def _choose(
     self, carries: Carries, length: int | None
@@ -218,8 +220,6 @@ class _Rewriter:
         after_bytes=after / rounds,
       )
     )
-    if rounds > 1:
-      return _with_barrier(carries.jaxpr, eqn)
     return in_order(carries, big, eqn)
 
 

@@ -89,23 +89,30 @@ def _bound(
 
 
 def in_rounds(
-  eqn: core.JaxprEqn, num_rounds: int, counter: Counter | None
+  eqn: core.JaxprEqn,
+  carries: Carries,
+  num_rounds: int,
+  counter: Counter | None,
 ) -> core.JaxprEqn:
   """Returns an equal equation, a call, whose loop runs rounds by several.
 
+  Barriers keep the rounds apart.
+
   Args:
-    eqn: A `while` loop. Its body ends with a barrier for all carries, which
-      keeps the rounds apart.
+    eqn: A `while` loop.
+    carries: Its body.
     num_rounds: Rounds in a body.
     counter: What the loop counts; if None, its condition is checked before
-      each round, by a branch within the body.
+      each round.
   """
-  loop = _Loop(eqn)
+  loop = _Loop(eqn, carries)
+  scope = f"{ROUNDS}{num_rounds}"
 
-  def conditional(*operands):
+  def checked(*operands):
     consts, carry = loop.split(operands)
-    with jax.named_scope(f"{ROUNDS}{num_rounds}"):
-      return loop.run(consts, carry, num_rounds)
+    with jax.named_scope(scope):
+      carry, num_skipped = loop.run_checked(consts, carry, num_rounds)
+    return loop.undo(carry, num_skipped, num_rounds)
 
   def counted(*operands):
     consts, carry = loop.split(operands)
@@ -115,20 +122,13 @@ def in_rounds(
     count = carry[counter.carry]
     # The difference may wrap around where there are no rounds to run.
     left = jnp.where(count < limit, (limit - count - 1) // counter.step + 1, 0)
-
-    def body(state):
-      carry, times = state
-      for _ in range(num_rounds):
-        carry = loop.body(consts, carry)
-      return carry, times - 1
-
     times = left.astype(count.dtype) // num_rounds
-    with jax.named_scope(f"{ROUNDS}{num_rounds}"):
-      carry, _ = jax.lax.while_loop(lambda s: s[1] > 0, body, (carry, times))
+    with jax.named_scope(scope):
+      carry = loop.run_times(consts, carry, num_rounds, times)
     with jax.named_scope(f"{REST}{num_rounds}"):
-      return loop.run(consts, carry, 1)
+      return loop.run(consts, carry)
 
-  fun = conditional if counter is None else counted
+  fun = checked if counter is None else counted
   jaxpr = jax.make_jaxpr(jax.jit(fun))(*(_shape(a.aval) for a in eqn.invars))
   (call,) = jaxpr.eqns
   return call.replace(
@@ -141,36 +141,147 @@ def in_rounds(
 class _Loop:
   """The parts of a `while` equation, as functions."""
 
-  def __init__(self, eqn: core.JaxprEqn):
+  def __init__(self, eqn: core.JaxprEqn, carries: Carries):
     self._num_cond = eqn.params["cond_nconsts"]
     self._num_body = eqn.params["body_nconsts"]
     self._cond = core.jaxpr_as_fun(eqn.params["cond_jaxpr"])
     self._body = core.jaxpr_as_fun(eqn.params["body_jaxpr"])
+    self._sources = _sources(carries)
+    self._computed = [
+      carry for carry, move in enumerate(carries.moves) if move is None
+    ]
 
   def split(self, operands: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """Returns the constants of condition and body, and the carries."""
     num_consts = self._num_cond + self._num_body
     consts = operands[: self._num_cond], operands[self._num_cond : num_consts]
     return consts, [*operands[num_consts:]]
 
-  def cond(self, consts: Any, carry: list[Any]) -> Any:
+  def run(self, consts: Any, carry: list[Any]) -> list[Any]:
+    """Runs the loop as it was."""
+    return jax.lax.while_loop(
+      lambda carry: self._goes_on(consts, carry),
+      lambda carry: self._round(consts, carry),
+      carry,
+    )
+
+  def run_times(
+    self, consts: Any, carry: list[Any], num_rounds: int, times: Any
+  ) -> list[Any]:
+    """Runs bodies of some rounds so many times."""
+
+    def body(state):
+      carry, times = state
+      for _ in range(num_rounds):
+        carry = jax.lax.optimization_barrier(self._round(consts, carry))
+      return carry, times - 1
+
+    return jax.lax.while_loop(lambda s: s[1] > 0, body, (carry, times))[0]
+
+  def run_checked(
+    self, consts: Any, carry: list[Any], num_rounds: int
+  ) -> tuple[list[Any], Any]:
+    """Runs bodies of some rounds, of which the last may skip some.
+
+    Returns:
+      The carries; how many rounds were skipped, in which carries moved all the
+      same: see `undo`.
+    """
+
+    def body(state):
+      carry, num_skipped, _ = state
+      carry = jax.lax.optimization_barrier(self._round(consts, carry))
+      goes_on = self._goes_on(consts, carry)
+      for _ in range(num_rounds - 1):
+        carry = self._round_or_none(consts, carry, goes_on)
+        carry = jax.lax.optimization_barrier(carry)
+        num_skipped += ~goes_on
+        goes_on &= self._goes_on(consts, carry)
+      return carry, num_skipped, goes_on
+
+    start = (carry, jnp.int32(0), self._goes_on(consts, carry))
+    return jax.lax.while_loop(lambda state: state[2], body, start)[:2]
+
+  def undo(
+    self, carry: list[Any], num_skipped: Any, num_rounds: int
+  ) -> list[Any]:
+    """Moves the carries back to where they were before skipped rounds."""
+    if self._sources is None or self._sources == [*range(len(carry))]:
+      return carry
+    order = [*range(len(carry))]
+    orders = [order]
+    for _ in range(num_rounds - 1):
+      order = [order[source] for source in self._sources]
+      orders.append(order)
+    return jax.lax.switch(
+      num_skipped,
+      [
+        lambda carry, order=order: [
+          carry[order.index(c)] for c in range(len(order))
+        ]
+        for order in orders
+      ],
+      carry,
+    )
+
+  def _goes_on(self, consts: Any, carry: list[Any]) -> Any:
     return self._cond(*consts[0], *carry)[0]
 
-  def body(self, consts: Any, carry: list[Any]) -> list[Any]:
+  def _round(self, consts: Any, carry: list[Any]) -> list[Any]:
     return self._body(*consts[1], *carry)
 
-  def run(self, consts: Any, carry: list[Any], num_rounds: int) -> list[Any]:
-    def body(carry):
-      carry = self.body(consts, carry)
-      for _ in range(num_rounds - 1):
-        carry = jax.lax.cond(
-          self.cond(consts, carry),
-          lambda carry: self.body(consts, carry),
-          lambda carry: carry,
-          carry,
-        )
-      return carry
+  def _round_or_none(
+    self, consts: Any, carry: list[Any], goes_on: Any
+  ) -> list[Any]:
+    """Runs a round if the loop goes on; else only moves the carries.
 
-    return jax.lax.while_loop(lambda c: self.cond(consts, c), body, carry)
+    So that carries which move need no branch. In a round that is skipped, the
+    values that nobody takes over go where new ones would have been.
+    """
+    if self._sources is None:
+      return jax.lax.cond(
+        goes_on,
+        lambda carry: self._round(consts, carry),
+        lambda carry: carry,
+        carry,
+      )
+    moved = [carry[source] for source in self._sources]
+
+    def compute(carry):
+      results = self._round(consts, carry)
+      return [results[c] for c in self._computed]
+
+    def skip(carry):
+      del carry
+      return [moved[c] for c in self._computed]
+
+    computed = jax.lax.cond(goes_on, compute, skip, carry)
+    for position, value in zip(self._computed, computed, strict=True):
+      moved[position] = value
+    return moved
+
+
+def _sources(carries: Carries) -> list[int] | None:
+  """Returns, per carry, the old value that it has after a skipped round.
+
+  That which moves there, or one that moves nowhere.
+
+  Returns:
+    A permutation; None if a value moves to several places, or there is none of
+    the right type.
+  """
+  sources = [None if m is None else m.carry for m in carries.moves]
+  left = [c for c in range(carries.num_carries) if c not in sources]
+  types = [_shape(var.aval) for var in carries.invars]
+  for carry, source in enumerate(sources):
+    if source is None:
+      fitting = [c for c in left if types[c] == types[carry]]
+      if not fitting:
+        return None
+      chosen = carry if carry in fitting else fitting[0]
+      sources[carry] = chosen
+      left.remove(chosen)
+  return None if left else [c for c in sources if c is not None]
 
 
 def _shape(aval: Any) -> jax.ShapeDtypeStruct:
