@@ -53,7 +53,7 @@ def weights(dtype: Any = jnp.float32, length: int = LENGTH) -> dict[str, Any]:
 def block(x: jax.Array, p: dict[str, Any]) -> jax.Array:
   """A layer with products, a softmax and a norm."""
   scale = jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-3)
-  hidden = jax.nn.gelu((x * scale) @ p["w"] + p["b"])
+  hidden = jnp.tanh((x * scale) @ p["w"] + p["b"])
   gate = jax.nn.softmax(hidden @ p["v"])
   return x + gate * jnp.exp(-hidden)
 
@@ -97,7 +97,7 @@ def dropout() -> Case:
 
   key = jax.random.key_data(jax.random.key(7))
   batch = {"x": normal(3, BATCH, WIDTH), "key": key}
-  return train(loss, weights(), batch, optax.adamw(1e-2))
+  return train(loss, weights(), batch)
 
 
 def recurrent() -> Case:
@@ -280,8 +280,7 @@ _NOTHING = jax.checkpoint_policies.nothing_saveable
 CASES: dict[str, Callable[[], Case]] = {
   "layers": functools.partial(layers, optimizer=optax.adamw(1e-2)),
   "bfloat16": functools.partial(layers, dtype=jnp.bfloat16),
-  "reverse": functools.partial(layers, reverse=True),
-  "unrolled": functools.partial(layers, unroll=2),
+  "reverse_unrolled": functools.partial(layers, reverse=True, unroll=2),
   "checkpointed_dots": functools.partial(
     layers, functools.partial(jax.checkpoint, policy=_DOTS)
   ),

@@ -4,10 +4,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import scan_cases
 from absl.testing import absltest, parameterized
 
 from jaxmem import cost, scan
-from tests import scan_cases
 
 RATES = cost.for_target("h200")
 _NUM_STEPS = 3
