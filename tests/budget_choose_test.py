@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import budget_problems
 from absl.testing import absltest, parameterized
@@ -13,7 +14,7 @@ _MOST_EVENTS = 3
 
 def _cheapest(plans, limit_bytes):
   costs = [seconds for peak, seconds, _ in plans if peak <= limit_bytes]
-  return min(costs, default=None)
+  return min(costs, default=math.inf)
 
 
 class ChooseTest(parameterized.TestCase):

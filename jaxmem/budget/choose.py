@@ -34,7 +34,7 @@ _STEP_DOWN = 0.97
 _FAILURES = 3
 _NUM_NAMED = 8
 # How many values go to the host, in the variants that are tried.
-_NUM_MOVED = (4, 8, 16, 32, 64, 128)
+_NUM_MOVED = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +205,8 @@ class Chooser:
     if moved:
       # Copies take memory, too, while they are under way.
       best = _cheapest(best, self._search_runs(limit, ()))
+    if best is not None:
+      offload.drop_needless(best, limit)
     return best
 
   def _search_runs(
@@ -226,17 +228,17 @@ class Chooser:
     """Finds out, with one greedy run each, how many values should move."""
     if self._rates is None:
       return ()
-    found = offload.candidates(self.problem, limit)
     best: tuple[bool, float] | None = None
     best_moved: Sequence[Transfer] = ()
-    for count in _NUM_MOVED:
-      moved = offload.schedule(self.problem, found[:count], self._rates)
-      plan = greedy.solve(self.problem, limit, transfers=moved)
-      rank = plan.peak_bytes > limit, plan.seconds
-      if best is None or rank < best:
-        best, best_moved = rank, moved
-      if count >= len(found):
-        break
+    for ranked in offload.candidates(self.problem, limit):
+      for count in _NUM_MOVED:
+        moved = offload.schedule(self.problem, ranked, self._rates, count)
+        plan = greedy.solve(self.problem, limit, transfers=moved)
+        rank = plan.peak_bytes > limit, plan.seconds
+        if best is None or rank < best:
+          best, best_moved = rank, moved
+        if len(moved) < count:
+          break
     return best_moved
 
   # No plan.

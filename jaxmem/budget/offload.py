@@ -12,6 +12,7 @@ import bisect
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -62,8 +63,13 @@ class Candidate:
   worth: float
 
 
-def candidates(problem: BudgetProblem, limit_bytes: int) -> list[Candidate]:
-  """Returns gaps over which too much is live, the dearest to recompute first.
+def candidates(
+  problem: BudgetProblem, limit_bytes: int
+) -> list[list[Candidate]]:
+  """Returns gaps over which too much is live, ranked in two ways.
+
+  By what making the value again costs: per byte, and altogether. What cannot
+  be made again comes first in both.
 
   Args:
     problem: The problem.
@@ -85,8 +91,11 @@ def candidates(problem: BudgetProblem, limit_bytes: int) -> list[Candidate]:
     if num_over:
       worth = _worth(problem, value, later)
       found.append(Candidate(value, earlier, later, worth))
-  found.sort(key=lambda c: (-c.worth, c.value))
-  return found
+  size = problem.size_bytes
+  return [
+    sorted(found, key=lambda c: (-c.worth, c.value)),
+    sorted(found, key=lambda c: (-c.worth * size[c.value], c.value)),
+  ]
 
 
 def _worth(problem: BudgetProblem, value: int, later: int) -> float:
@@ -97,20 +106,26 @@ def _worth(problem: BudgetProblem, value: int, later: int) -> float:
 
 
 def schedule(
-  problem: BudgetProblem, chosen: list[Candidate], rates: OffloadRates
+  problem: BudgetProblem,
+  ranked: Sequence[Candidate],
+  rates: OffloadRates,
+  most: int,
 ) -> list[Transfer]:
   """Returns when values move; those that do not fit the lanes are left out.
 
   Args:
     problem: The problem. Its steps' seconds are the clock; recomputes only add
       to the time that copies have.
-    chosen: What should move, the most important first.
+    ranked: What should move, the most important first.
     rates: The link.
+    most: How many values may move.
   """
   starts = np.cumsum([0.0, *(s.seconds for s in problem.steps)])
   kept: list[Candidate] = []
   best: list[Transfer] = []
-  for candidate in chosen:
+  for candidate in ranked:
+    if len(kept) == most:
+      break
     tried = _lay_out(problem, [*kept, candidate], rates, starts)
     if tried is not None:
       kept.append(candidate)
@@ -157,6 +172,21 @@ def _lay_out(
       )
     )
   return sorted(transfers)
+
+
+def drop_needless(profile: Profile, limit_bytes: int) -> None:
+  """Leaves on the device what need not go to the host, the smallest first.
+
+  Args:
+    profile: Is changed; it fits the limit, and will.
+    limit_bytes: The limit.
+  """
+  sizes = profile.problem.size_bytes
+  for value in sorted(profile.transfers, key=lambda v: (sizes[v], v)):
+    transfer = profile.transfers[value]
+    profile.unmove(value)
+    if profile.peak_bytes > limit_bytes:
+      profile.move(transfer)
 
 
 def as_edits(
