@@ -84,6 +84,23 @@ def jacobi_until(size: int, rounds: int) -> Case:
   )
 
 
+def wave_until(size: int, rounds: int) -> Case:
+  """Leapfrog, until a wave has reached the border or the rounds are over."""
+
+  def function(old, now):
+    def cond(state):
+      return (state[2] < rounds) & (jnp.max(jnp.abs(state[1][0])) < 1e6)
+
+    def body(state):
+      u, v, count = state
+      return v, 2 * v - u + 0.1 * _laplacian(v), count + 1
+
+    return jax.lax.while_loop(cond, body, (old, now, 0))
+
+  args = (_normal(0, size, size), _normal(1, size, size))
+  return Case(function, args, rounds)
+
+
 def conjugate_gradient(size: int, rounds: int) -> Case:
   """Conjugate gradients on the same equation, shifted."""
 
@@ -180,6 +197,7 @@ CASES: dict[str, Callable[[int, int], Case]] = {
     wave,
     jacobi,
     jacobi_until,
+    wave_until,
     conjugate_gradient,
     heavy_ball,
     adams_bashforth,
