@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+# Sums of sizes must fit signed 64-bit integers.
+_LIMIT = 1 << 63
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
@@ -142,6 +145,13 @@ class Graph:
     )
 
   def _check_buffers(self):
+    total_bytes = sum(b.size_bytes for b in self.buffers)
+    total_bytes += sum(n.extra_bytes for n in self.nodes)
+    if total_bytes >= _LIMIT:
+      raise ValueError(
+        "All buffers and extra bytes together must be less than 2**63 bytes,"
+        f" got {total_bytes}. Use a larger unit than bytes."
+      )
     num_nodes = len(self.nodes)
     for buffer in self.buffers:
       touchers = buffer.touchers

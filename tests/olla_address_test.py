@@ -138,6 +138,14 @@ class SolveAddressesTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "live without gaps, but 'x' has"):
       solve_addresses(Problem((buffer,)))
 
+  def test_refuses_what_the_solver_cannot_add_up_exactly(self):
+    buffers = [
+      Buffer(name=str(size), size_bytes=(1 << 52) + size, lower=0, upper=1)
+      for size in (1, 2)
+    ]
+    with self.assertRaisesRegex(ValueError, "Round the"):
+      solve_addresses(Problem(tuple(buffers)))
+
   def test_the_pyramid_has_the_longest_lived_below(self):
     problem = _problem((3, 2, 4), (5, 0, 9), (7, 1, 6), (2, 5, 9))
     offsets = [b.offset_bytes for b in preplace(problem).buffers]

@@ -109,6 +109,25 @@ class SolveOrderTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, "must be positive"):
       Options(max_deterministic_time=0)
 
+  @parameterized.parameters("boolean", "interval")
+  def test_sizes_near_the_limit_are_added_up_exactly(self, formulation):
+    # As "simple" of the cross-check graphs, with sizes of odd numbers of bytes.
+    scale = (1 << 53) // 128
+    rows = [
+      ("a", 30 * scale + 1, ()),
+      ("b", 30 * scale + 3, ("a",)),
+      ("c", 10 * scale + 5, ("a",)),
+      ("d", 30 * scale + 7, ("b",)),
+      ("e", 10 * scale + 9, ("c", "d")),
+    ]
+    graph = random_graphs.dataflow(rows)
+    peaks = cross_check_graphs.peaks_by_order(graph)
+    worst = max(peaks, key=lambda order: peaks[order])
+    options = Options(formulation=formulation, cut_bound=False)
+    result = solve_order(graph, worst, options)
+    self.assertEqual(result.value_bytes, min(peaks.values()))
+    self.assertEqual(result.lower_bound_bytes, result.value_bytes)
+
   def test_no_nodes_need_no_bytes(self):
     result = solve_order(random_graphs.build([], []))
     self.assertEqual((result.order, result.value_bytes), ((), 0))

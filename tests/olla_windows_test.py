@@ -71,6 +71,31 @@ class ProblemTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, "must not form a cycle"):
       random_graphs.build([(1,), (0,)], [])
 
+  def test_refuses_negative_sizes(self):
+    with self.assertRaisesRegex(ValueError, "must not be negative, got -1"):
+      random_graphs.dataflow([("a", -1, ())])
+    with self.assertRaisesRegex(ValueError, "'n0': extra_bytes must not be"):
+      random_graphs.build([()], [], extra_bytes=[-3])
+
+  def test_refuses_what_64_bits_cannot_add_up(self):
+    half = 1 << 62
+    with self.assertRaisesRegex(
+      ValueError, r"less than 2\*\*63 bytes, got 922"
+    ):
+      random_graphs.dataflow([("a", half, ()), ("b", half, ("a",))])
+    with self.assertRaisesRegex(ValueError, r"less than 2\*\*63 bytes"):
+      random_graphs.build([()], [_buffer("x", (0,))], extra_bytes=[2 * half])
+
+  def test_refuses_what_the_solver_cannot_add_up_exactly(self):
+    rows = [("a", (1 << 53) - 2, ()), ("b", 1, ("a",))]
+    Problem(graph=random_graphs.dataflow(rows))
+    rows.append(("c", 1, ("b",)))
+    with self.assertRaisesRegex(ValueError, r"2\*\*53 times 1 bytes"):
+      Problem(graph=random_graphs.dataflow(rows))
+    # In units of 1024 bytes there is room again.
+    scaled = [(name, size << 10, reads) for name, size, reads in rows[:2]]
+    Problem(graph=random_graphs.dataflow(scaled))
+
 
 class WindowsTest(parameterized.TestCase):
   def test_memoised_answers_agree_with_the_closure(self):

@@ -12,7 +12,7 @@ from jaxmem import cpsat, liveness
 from jaxmem.graph import Graph
 from jaxmem.olla.locations import Locations
 from jaxmem.olla.options import Options
-from jaxmem.olla.problem import Problem
+from jaxmem.olla.problem import Problem, check_total
 from jaxmem.olla.solution import AddressSolution, ModelSize
 from jaxmem.placement import Buffer, lowest_floor
 from jaxmem.placement import Problem as PlacementProblem
@@ -72,11 +72,12 @@ def solve_addresses(
     The lowest placement: the one found, or the one that was started from.
 
   Raises:
-    ValueError: If a buffer has gaps.
+    ValueError: If a buffer has gaps, or the sizes are too large to be added up.
   """
   start_time = time.perf_counter()
   options = options or Options()
   _check_no_gaps(problem)
+  check_total(_total_bytes(problem), _unit_bytes(problem))
   first = lowest_floor(problem)
   best, height = first.offsets, first.height_bytes
   bound = first.lower_bound_bytes

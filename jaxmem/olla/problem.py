@@ -13,6 +13,27 @@ from jaxmem import liveness
 from jaxmem.graph import Graph, topological_order
 from jaxmem.olla.reachability import Reachability
 
+# CP-SAT tells its bounds as floats: below, they are exact.
+_MAX_UNITS = 1 << 53
+
+
+def check_total(total_bytes: int, unit_bytes: int) -> None:
+  """Refuses sizes of which the solver's sums would not be exact.
+
+  Args:
+    total_bytes: No value of the program is above.
+    unit_bytes: What all sizes are divided by.
+
+  Raises:
+    ValueError: If there are 2**53 units or more.
+  """
+  if total_bytes // unit_bytes >= _MAX_UNITS:
+    raise ValueError(
+      f"All sizes together must be less than 2**53 times {unit_bytes} bytes,"
+      f" their greatest common divisor, got {total_bytes} bytes. Round the"
+      " sizes up to a larger unit."
+    )
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
@@ -72,6 +93,7 @@ class Problem:
       for toucher in buffer.touchers:
         if buffer.definer not in (None, toucher):
           self._check_precedes(buffer.name, buffer.definer, toucher)
+    check_total(self.total_bytes, self.unit_bytes)
 
   def _check_precedes(self, name: str, definer: int, toucher: int):
     if not self.reachability.reaches(definer, toucher):
