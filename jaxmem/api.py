@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jaxmem_hlo import transform
 
-from jaxmem import hook, session, targets, units
+from jaxmem import hook, scan_limit, session, targets, units
 from jaxmem.options import Options
 from jaxmem.plan import Plan
 from jaxmem.version import __version__
@@ -67,6 +67,8 @@ def jit(
   request = hook.Request(options=options, limit_bytes=limit_bytes)
   tag = options.tag(f"{__version__}|{limit_bytes}")
   transform.add_handler(tag, request.rewrite)
+  if limit_bytes is not None:
+    fun = _stacking_less(fun, request, jit_kwargs)
   return jax.jit(hook.marked(fun, tag), **jit_kwargs)
 
 
@@ -119,6 +121,32 @@ def plan(
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}
   return session.Session(fun, jit_kwargs, request).run(args, call_kwargs)
+
+
+def _stacking_less(
+  fun: Callable[..., Any], request: hook.Request, jit_kwargs: dict[str, Any]
+) -> Callable[..., Any]:
+  """Wraps a step: its loops stack less for their backward pass, if need be."""
+
+  @functools.wraps(fun)
+  def step(*args: Any, **kwargs: Any) -> Any:
+    shapes, names = jax.tree.map(_shape_of, (args, kwargs))
+    drop = scan_limit.pick(
+      fun,
+      lambda f: jax.jit(f, **jit_kwargs).trace(*shapes, **names),
+      lambda f: jax.jit(f, **jit_kwargs).lower(*shapes, **names),
+      None,
+      request,
+    )
+    return drop.apply(fun, request)(*args, **kwargs)
+
+  return step
+
+
+def _shape_of(leaf: Any) -> Any:
+  if not isinstance(leaf, jax.Array):
+    return leaf
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _check_callable(fun: Any) -> None:

@@ -15,7 +15,7 @@ from jaxmem_hlo import transform
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, targets
-from jaxmem.limit_plan import LimitPlan, fit_module
+from jaxmem.limit_plan import LimitPlan, LimitPlanner
 from jaxmem.module_plan import ModulePlan, plan_module
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError
@@ -48,10 +48,15 @@ class Request:
     """
     if self.limit_bytes is None:
       return plan_module(module, platform, self.options)
-    rates = cost.for_target(self.target or _local_target(platform))
-    return fit_module(
-      module, platform, self.options, limit_bytes=self.limit_bytes, rates=rates
-    )
+    return self.planner(module, platform).fit(self.limit_bytes)
+
+  def planner(self, module: Module, platform: str) -> LimitPlanner:
+    """Returns what plans a module for any limit."""
+    return LimitPlanner(module, platform, self.options, self.rates(platform))
+
+  def rates(self, platform: str) -> cost.Rates:
+    """Returns the rates of the device that estimates of time are made for."""
+    return cost.for_target(self.target or _local_target(platform))
 
   def rewrite(self, data: bytes, platform: str) -> bytes | None:
     """Handles a serialized module, as `transform.Handler` says.

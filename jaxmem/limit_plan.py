@@ -20,10 +20,11 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, liveness, units
-from jaxmem.budget import lower_bound
+from jaxmem.budget import lower_bound, offload
 from jaxmem.budget.choose import RUNG, Chooser, Effort
 from jaxmem.budget.edits import Edits
 from jaxmem.budget.from_module import Slots, from_module
+from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.extract import CalleePeak, from_hlo
 from jaxmem.module_plan import ModulePlan, plan_module
@@ -79,59 +80,86 @@ class LimitPlan:
     return apply_edits(changed, self.edits, self.base.platform)
 
 
-def fit_module(
-  module: Module,
-  platform: str,
-  options: Options,
-  *,
-  limit_bytes: int,
-  rates: cost.Rates,
-) -> LimitPlan:
-  """Plans a module so that its whole program fits a limit.
+class LimitPlanner:
+  """Plans one module for any number of limits.
 
   Args:
     module: A scheduled module.
     platform: "cpu" or "cuda".
     options: How hard to try.
-    limit_bytes: Most bytes of arguments, outputs and temporaries.
     rates: Of the device that estimates are made for.
-
-  Raises:
-    InfeasibleError: If no plan was found that fits.
   """
-  start = time.perf_counter()
-  decided = plan_module(module, platform, options)
-  bases = [
-    _Base(module, d, rates) for d in (decided, *_as_given(module, decided))
-  ]
-  best = bases[0].unedited()
-  room = bases[0].room(limit_bytes)
-  if best.temp_bytes > room:
-    best = _cheapest(module, bases, room, options)
-  if options.verify and best.edits:
-    _verify(best)
-  return best.plan(limit_bytes, time.perf_counter() - start)
 
+  def __init__(
+    self, module: Module, platform: str, options: Options, rates: cost.Rates
+  ):
+    self._start = time.perf_counter()
+    self._name = transform.unmarked(module.name).removeprefix("jit_")
+    self._options = options
+    decided = plan_module(module, platform, options)
+    self._bases = [
+      _Base(module, d, rates, options.offload)
+      for d in (decided, *_as_given(module, decided))
+    ]
 
-def _cheapest(
-  module: Module, bases: Sequence[_Base], room: int, options: Options
-) -> _Fit:
-  """Tries every base quickly, and takes more time for the best of them."""
-  best: _Fit | None = None
-  searches = [_Descent(b, slots, room) for b in bases for slots in _SLOTS]
-  for search in searches:
-    found = search.run("fast", math.inf if best is None else best.extra_s)
-    best = found or best
-  if best is None:
-    smallest = [search.smallest() for search in searches]
-    best = min(smallest, key=lambda f: (f.temp_bytes, f.extra_s))
+  @property
+  def total_bytes(self) -> int:
+    """Bytes of the whole program without edits."""
+    base = self._bases[0]
+    return base.fixed_bytes + base.unedited().temp_bytes
+
+  @property
+  def step_s(self) -> float:
+    """Estimated seconds of a step without edits."""
+    return self._bases[0].step_s
+
+  def fit(self, limit_bytes: int) -> LimitPlan:
+    """Finds the cheapest plan whose whole program fits a limit.
+
+    Args:
+      limit_bytes: Most bytes of arguments, outputs and temporaries.
+
+    Raises:
+      InfeasibleError: If no plan was found that fits.
+    """
+    best = self._bases[0].unedited()
+    room = limit_bytes - best.base.fixed_bytes
     if best.temp_bytes > room:
-      _raise_infeasible(module, best, room)
-    return best
-  if options.effort == "fast":
-    return best
-  search = _Descent(best.base, best.slots, room, best.live_limit)
-  return search.run(options.effort, best.extra_s) or best
+      best = self._cheapest(room)
+    if self._options.verify and best.edits:
+      _verify(best)
+    return best.plan(limit_bytes, time.perf_counter() - self._start)
+
+  def smallest_bytes(self) -> int:
+    """Returns the bytes of the smallest whole program that can be found."""
+    best = self._smallest()
+    return best.base.fixed_bytes + best.temp_bytes
+
+  def _smallest(self) -> _Fit:
+    found = [b.smallest(slots) for b in self._bases for slots in _SLOTS]
+    return min(found, key=lambda f: (f.temp_bytes, f.extra_s))
+
+  def _cheapest(self, room: int) -> _Fit:
+    """Tries every base quickly, and takes more time for the best of them."""
+    best: _Fit | None = None
+    above = int(room * _ABOVE)
+    for base in self._bases:
+      for slots in _SLOTS:
+        worse_s = math.inf if best is None else best.extra_s
+        found = base.descend(slots, "fast", room, above, worse_s)
+        best = found or best
+    if best is None:
+      best = self._smallest()
+      if best.temp_bytes > room:
+        _raise_infeasible(self._name, best, room)
+      return best
+    effort = self._options.effort
+    if effort == "fast":
+      return best
+    better = best.base.descend(
+      best.slots, effort, room, best.live_limit, best.extra_s
+    )
+    return better or best
 
 
 def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
@@ -187,8 +215,15 @@ class _Fit:
 class _Base:
   """One version of the module that edits can be made on."""
 
-  def __init__(self, module: Module, decided: ModulePlan, rates: cost.Rates):
+  def __init__(
+    self,
+    module: Module,
+    decided: ModulePlan,
+    rates: cost.Rates,
+    may_offload: bool,
+  ):
     self.decided = decided
+    self._link = _link(rates) if may_offload else None
     self.module = decided.apply(module)
     self._model = AssignmentModel(self.module, decided.platform)
     assignment = self._model.assign()
@@ -200,6 +235,7 @@ class _Base:
       self._model, self.module.entry, _callee_peaks(self._model)
     )
     self._problems: dict[Slots, BudgetProblem] = {}
+    self._choosers: dict[tuple[Slots, Effort], Chooser] = {}
     self.step_s = sum(
       self._seconds.get(i.id, 0.0) for i in self._entry.instructions
     )
@@ -216,10 +252,6 @@ class _Base:
         self._model, self._entry, nodes, self._seconds, slots
       )
     return self._problems[slots]
-
-  def room(self, limit_bytes: int) -> int:
-    """Bytes that a limit leaves for temporaries."""
-    return limit_bytes - self.fixed_bytes
 
   def bound(self) -> lower_bound.ByteBound:
     """Bytes of temporaries that no edits go below."""
@@ -258,56 +290,80 @@ class _Base:
     model = AssignmentModel(self.edited(edits), platform, self._model)
     return model.temp_bytes()
 
-
-class _Descent:
-  """Lowers the limit of live bytes until the predicted temporaries fit."""
-
-  def __init__(
+  def descend(
     self,
-    base: _Base,
     slots: Slots,
+    effort: Effort,
     room: int,
-    live_limit: int | None = None,
-  ):
-    self._base = base
-    self._slots: Slots = slots
-    self._problem = base.problem(slots)
-    self._room = room
-    self._live_limit = int(room * _ABOVE) if live_limit is None else live_limit
+    live_limit: int,
+    worse_s: float,
+  ) -> _Fit | None:
+    """Lowers the limit of live bytes until the predicted temporaries fit.
 
-  def run(self, effort: Effort, worse_s: float) -> _Fit | None:
-    """Returns the first fit, unless it costs as much as what is known."""
-    chooser = Chooser(self._problem, effort)
+    Args:
+      slots: How the memory of arguments counts.
+      effort: Of each choice.
+      room: Most bytes of temporaries.
+      live_limit: Where to begin.
+      worse_s: Seconds that make a fit useless.
+
+    Returns:
+      The first fit, or None if there is none or it is useless.
+    """
+    chooser = self._chooser(slots, effort)
     for _ in range(_MAX_TRIES):
       try:
-        choice = chooser.choose(self._live_limit)
+        choice = chooser.choose(live_limit)
       except InfeasibleError:
         return None
       if choice.extra_s >= worse_s:
         return None
-      temp_bytes = self._base.price(choice.edits)
-      if temp_bytes <= self._room:
-        return self._fit(choice.edits, temp_bytes, choice.extra_s)
-      excess = temp_bytes - self._room
-      lower = int(min(self._live_limit, choice.peak_bytes) * RUNG)
-      self._live_limit = max(0, min(self._live_limit - excess, lower))
+      temp_bytes = self.price(choice.edits)
+      if temp_bytes <= room:
+        return _Fit(
+          base=self,
+          slots=slots,
+          live_limit=live_limit,
+          edits=choice.edits,
+          temp_bytes=temp_bytes,
+          extra_s=choice.extra_s,
+        )
+      lower = int(min(live_limit, choice.peak_bytes) * RUNG)
+      live_limit = max(0, min(live_limit - (temp_bytes - room), lower))
     return None
 
-  def smallest(self) -> _Fit:
+  def smallest(self, slots: Slots) -> _Fit:
     """Returns the smallest program that can be found."""
-    profile = Chooser(self._problem, "fast").smallest()
-    edits = Edits(recomputes=self._problem.as_edits(profile.events))
-    return self._fit(edits, self._base.price(edits), profile.seconds)
-
-  def _fit(self, edits: Edits, temp_bytes: int, extra_s: float) -> _Fit:
-    return _Fit(
-      base=self._base,
-      slots=self._slots,
-      live_limit=self._live_limit,
-      edits=edits,
-      temp_bytes=temp_bytes,
-      extra_s=extra_s,
+    profile = self._chooser(slots, "fast").smallest()
+    problem = self.problem(slots)
+    edits = Edits(
+      recomputes=problem.as_edits(profile.events),
+      offloads=offload.as_edits(problem, profile),
     )
+    return _Fit(
+      base=self,
+      slots=slots,
+      live_limit=profile.peak_bytes - problem.slot_bytes,
+      edits=edits,
+      temp_bytes=self.price(edits),
+      extra_s=profile.seconds,
+    )
+
+  def _chooser(self, slots: Slots, effort: Effort) -> Chooser:
+    key = slots, effort
+    if key not in self._choosers:
+      self._choosers[key] = Chooser(self.problem(slots), effort, self._link)
+    return self._choosers[key]
+
+
+def _link(rates: cost.Rates) -> OffloadRates | None:
+  """Returns the rates of the link to the host, if the device has one."""
+  if not rates.to_host_bytes_per_s or not rates.from_host_bytes_per_s:
+    return None
+  return OffloadRates(
+    to_host_bytes_per_s=rates.to_host_bytes_per_s,
+    from_host_bytes_per_s=rates.from_host_bytes_per_s,
+  )
 
 
 def _callee_peaks(model: AssignmentModel) -> dict[int, CalleePeak]:
@@ -332,9 +388,8 @@ def _verify(fit: _Fit) -> None:
   report.raise_if_faulty()
 
 
-def _raise_infeasible(module: Module, best: _Fit, room: int) -> NoReturn:
+def _raise_infeasible(name: str, best: _Fit, room: int) -> NoReturn:
   base = best.base
-  name = transform.unmarked(module.name).removeprefix("jit_")
   bound = base.bound()
   smallest = base.fixed_bytes + best.temp_bytes
   lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)

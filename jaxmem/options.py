@@ -15,6 +15,8 @@ class Options:
     min_gain: Fraction of XLA's temporary bytes that a new order must save;
       otherwise XLA's own order is kept, since any change of order can cost
       time.
+    offload: Whether a byte limit may move values to the host's memory and
+      back; only on GPUs, and only where nobody has to wait for the copies.
     remove_copies: Whether copies of donated arguments that an order makes
       needless are removed.
     verify: Whether every plan is replayed read by read against the predicted
@@ -23,6 +25,7 @@ class Options:
 
   effort: Literal["fast", "normal", "prove"] = "normal"
   min_gain: float = 0.01
+  offload: bool = True
   remove_copies: bool = True
   verify: bool = False
 

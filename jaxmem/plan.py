@@ -7,12 +7,15 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxmem_hlo.replay import ReplayReport
 
 from jaxmem import units
 from jaxmem.donation import DonationAdvice, donation_lines
+
+if TYPE_CHECKING:
+  from jaxmem.frontier import Frontier
 
 _FORMAT = 2
 _NUM_TOP_BUFFERS = 8
@@ -123,6 +126,9 @@ class Budget:
     limit_bytes: Most bytes that the whole program may take.
     num_recomputed: Operations that run a second time.
     num_offloaded: Values that move to the host and back.
+    num_dropped: Arrays that loops would have stacked for their backward pass,
+      and that are recomputed there instead.
+    dropped_bytes: Their bytes.
     step_s: Seconds of the step without these.
     extra_s: Seconds that they add.
   """
@@ -130,6 +136,8 @@ class Budget:
   limit_bytes: int
   num_recomputed: int
   num_offloaded: int
+  num_dropped: int
+  dropped_bytes: int
   step_s: float
   extra_s: float
 
@@ -176,6 +184,7 @@ class Plan:
     before: The buffers under XLA's own order.
     after: The buffers under the plan.
     replay: What `verify` calls; None in a plan that was read from a file.
+    frontier_of: What `frontier` calls; None likewise.
   """
 
   name: str
@@ -205,6 +214,10 @@ class Plan:
   after: Layout
   replay: Callable[[], ReplayReport] | None = dataclasses.field(
     default=None, repr=False, compare=False
+  )
+
+  frontier_of: Callable[[Sequence[int] | None], Frontier] | None = (
+    dataclasses.field(default=None, repr=False, compare=False)
   )
 
   @property
@@ -268,10 +281,35 @@ class Plan:
     report.raise_if_faulty()
     return report
 
+  def frontier(
+    self, limits: Sequence[units.ByteQuantity] | None = None
+  ) -> Frontier:
+    """Plans for several byte limits: bytes against estimated time.
+
+    Nothing is compiled or run.
+
+    Args:
+      limits: Most bytes of the whole program, as `memory_limit` takes them,
+        but for shares of a device. By default ten from what the plan takes
+        without a limit down to the least that was found.
+
+    Raises:
+      RuntimeError: If the plan was read from a file.
+    """
+    if self.frontier_of is None:
+      raise RuntimeError(
+        "A plan read from a file knows no program; call frontier on what"
+        " jaxmem.plan returns."
+      )
+    if limits is None:
+      return self.frontier_of(None)
+    return self.frontier_of([units.parse_bytes(limit) for limit in limits])
+
   def to_json(self) -> str:
     """Serializes the plan; `from_json` reads it back equal."""
-    fields = dataclasses.asdict(dataclasses.replace(self, replay=None))
-    del fields["replay"]
+    plain = dataclasses.replace(self, replay=None, frontier_of=None)
+    fields = dataclasses.asdict(plain)
+    del fields["replay"], fields["frontier_of"]
     return json.dumps({"format": _FORMAT, **fields})
 
   @classmethod
@@ -363,11 +401,14 @@ def _summary(plan: Plan) -> list[str]:
 
 def _budget_line(budget: Budget) -> str:
   limit = units.format_bytes(budget.limit_bytes)
-  if not budget.num_recomputed and not budget.num_offloaded:
+  if not (budget.num_recomputed or budget.num_offloaded or budget.num_dropped):
     return f"{limit} met without recomputing anything"
   moved = ""
   if budget.num_offloaded:
     moved = f", {budget.num_offloaded} values moved to the host"
+  if budget.num_dropped:
+    size = units.format_bytes(budget.dropped_bytes)
+    moved += f", {budget.num_dropped} stacked arrays ({size}) made again"
   return (
     f"{limit}: {budget.num_recomputed} operations run twice{moved}; by estimate"
     f" {100 * budget.extra:+.1f} % of {1e3 * budget.step_s:.2f} ms"

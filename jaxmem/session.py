@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,16 @@ from jaxmem_hlo import replay, transform
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem import donation, dump, hook, layout, signature, targets
+from jaxmem import (
+  donation,
+  dump,
+  frontier,
+  hook,
+  layout,
+  scan_limit,
+  signature,
+  targets,
+)
 from jaxmem.limit_plan import LimitPlan
 from jaxmem.plan import Budget, InfeasibleError, Plan
 from jaxmem.progress import Progress
@@ -72,6 +81,7 @@ class Session:
     self._request = request
     self._device = request.target
     self._captured = _Captured()
+    self._drop = scan_limit.Drop()
 
   def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """Compiles the step with and without the plan, and compares.
@@ -95,14 +105,29 @@ class Session:
       progress.show("compiling XLA's own plan")
       baseline = self._compile(self._fun, args, kwargs)
       progress.show("planning and compiling the plan")
-      planned = self._compile(hook.marked(self._fun, tag), args, kwargs)
+      self._drop = self._pick_drop(args, kwargs)
+      planned = self._compile(
+        hook.marked(self._planned_fun(), tag), args, kwargs
+      )
     finally:
       transform.remove_handler(tag)
       progress.close()
     result = self._result(baseline, planned, time.perf_counter() - start)
     structs = jax.tree.map(_without_data, (args, kwargs))
     again = functools.partial(self._replay, *structs)
-    return dataclasses.replace(result, replay=again)
+    return dataclasses.replace(result, replay=again, frontier_of=self._frontier)
+
+  def _pick_drop(self, args: tuple[Any, ...], kwargs: Any) -> scan_limit.Drop:
+    return scan_limit.pick(
+      self._fun,
+      lambda fun: jax.jit(fun, **self._jit_kwargs).trace(*args, **kwargs),
+      lambda fun: self._lower(fun, args, kwargs),
+      self._compiler_options(),
+      self._request,
+    )
+
+  def _planned_fun(self) -> Callable[..., Any]:
+    return self._drop.apply(self._fun, self._request)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
@@ -139,13 +164,24 @@ class Session:
     tag = hook.new_tag()
     transform.add_handler(tag, self._request.rewrite)
     try:
-      lowered = self._lower(hook.marked(self._fun, tag), args, kwargs)
+      lowered = self._lower(hook.marked(self._planned_fun(), tag), args, kwargs)
       real = dump.compile_and_read(lowered, self._compiler_options())
     finally:
       transform.remove_handler(tag)
     return replay.check_assignment(
       Module(real.hlo_module), real.buffer_assignment, self._captured.platform
     )
+
+  def _frontier(self, limits: Sequence[int] | None) -> frontier.Frontier:
+    module = Module.from_bytes(self._captured.data)
+    planner = self._request.planner(module, self._captured.platform)
+    return frontier.compute(planner, limits, self._name(), self._target())
+
+  def _name(self) -> str:
+    return getattr(self._fun, "__name__", type(self._fun).__name__)
+
+  def _target(self) -> str:
+    return self._device.name if self._device else jax.default_backend()
 
   def _result(
     self,
@@ -170,12 +206,12 @@ class Session:
     decided = captured.plan
     is_limited = isinstance(decided, LimitPlan)
     order = decided.base if is_limited else decided
-    budget = _budget(decided) if is_limited else None
+    budget = _budget(decided, self._drop) if is_limited else None
     planned_module = decided.apply(module)
     planned_model = AssignmentModel(planned_module, captured.platform)
     return Plan(
-      name=getattr(self._fun, "__name__", type(self._fun).__name__),
-      target=self._device.name if self._device else jax.default_backend(),
+      name=self._name(),
+      target=self._target(),
       status=_status(decided),
       method=order.method,
       is_order_proved=order.search_proved,
@@ -216,11 +252,14 @@ def _status(decided: hook.Decided) -> str:
   return "feasible" if decided.edits else decided.base.status
 
 
-def _budget(decided: LimitPlan) -> Budget:
+def _budget(decided: LimitPlan, drop: scan_limit.Drop) -> Budget:
   return Budget(
     limit_bytes=decided.limit_bytes,
     num_recomputed=len(decided.edits.recomputes),
     num_offloaded=len(decided.edits.offloads),
-    step_s=decided.step_s,
-    extra_s=decided.extra_s,
+    num_dropped=drop.num_residuals,
+    dropped_bytes=drop.saved_bytes,
+    # The captured step recomputes what was dropped already.
+    step_s=decided.step_s - drop.extra_s,
+    extra_s=decided.extra_s + drop.extra_s,
   )
