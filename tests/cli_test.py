@@ -126,7 +126,7 @@ class PlanTest(parameterized.TestCase):
       "plan", f"{__name__}:make_step", "--memory-limit", "1kB"
     )
     self.assertEqual((code, out), (1, ""))
-    self.assertIn("No order of _step fits", err)
+    self.assertIn("No plan of _step fits", err)
 
   def _folder(self) -> str:
     return self.enterContext(tempfile.TemporaryDirectory())
