@@ -1,15 +1,18 @@
 """Plans the memory of a JAX train step and makes XLA run the plan."""
 
 from jaxmem.api import jit, plan
+from jaxmem.batch import BatchPlan, max_batch
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError, Plan
 from jaxmem.version import __version__
 
 __all__ = [
+  "BatchPlan",
   "InfeasibleError",
   "Options",
   "Plan",
   "__version__",
   "jit",
+  "max_batch",
   "plan",
 ]

@@ -79,7 +79,7 @@ def pick(
   limit_bytes = request.limit_bytes
   if limit_bytes is None or not _candidates(trace(fun).jaxpr, request):
     return Drop()
-  capture = _Capture(lower, compiler_options, request)
+  capture = Capture(lower, compiler_options, request)
   planner = capture.planner(fun)
   excess = planner.total_bytes - limit_bytes
   if excess <= 0:
@@ -92,6 +92,32 @@ def pick(
   if fitting:
     return min(fitting, key=lambda t: t.extra_s or 0.0).drop
   return min(tried, key=lambda t: t.planner.smallest_bytes()).drop
+
+
+def smallest_bytes(
+  fun: Callable[..., Any],
+  trace: Trace,
+  lower: Lower,
+  compiler_options: dict[str, Any] | None,
+  request: hook.Request,
+) -> int:
+  """Returns the bytes of the smallest whole program that is found.
+
+  Args:
+    fun: The step.
+    trace: See `pick`.
+    lower: See `pick`.
+    compiler_options: See `pick`.
+    request: Options and target.
+  """
+  capture = Capture(lower, compiler_options, request)
+  planner = capture.planner(fun)
+  smallest = planner.smallest_bytes()
+  if _candidates(trace(fun).jaxpr, request):
+    rates = request.rates(capture.platform)
+    changed = scan.drop_scan_residuals(fun, "all", rates=rates)
+    smallest = min(smallest, capture.planner(changed).smallest_bytes())
+  return smallest
 
 
 class _Tried:
@@ -142,7 +168,7 @@ def _candidates(jaxpr: Any, request: hook.Request) -> bool:
   return bool(candidates)
 
 
-class _Capture:
+class Capture:
   """Compiles steps up to their schedule."""
 
   def __init__(

@@ -117,10 +117,30 @@ class Session:
     again = functools.partial(self._replay, *structs)
     return dataclasses.replace(result, replay=again, frontier_of=self._frontier)
 
+  def smallest_bytes(self, args: tuple[Any, ...]) -> int:
+    """Returns the bytes of the smallest program that is found for the step.
+
+    Compiles up to the schedule: once, and again with all that loops stack
+    dropped, if there is any.
+
+    Args:
+      args: The step's positional arguments.
+    """
+    return scan_limit.smallest_bytes(
+      self._fun,
+      self._tracer(args, {}),
+      lambda fun: self._lower(fun, args, {}),
+      self._compiler_options(),
+      self._request,
+    )
+
+  def _tracer(self, args: tuple[Any, ...], kwargs: Any) -> scan_limit.Trace:
+    return lambda fun: jax.jit(fun, **self._jit_kwargs).trace(*args, **kwargs)
+
   def _pick_drop(self, args: tuple[Any, ...], kwargs: Any) -> scan_limit.Drop:
     return scan_limit.pick(
       self._fun,
-      lambda fun: jax.jit(fun, **self._jit_kwargs).trace(*args, **kwargs),
+      self._tracer(args, kwargs),
       lambda fun: self._lower(fun, args, kwargs),
       self._compiler_options(),
       self._request,
