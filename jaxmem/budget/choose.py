@@ -29,9 +29,10 @@ _MAX_LOWER = 1
 # Problems with no more possible events than this are solved exactly.
 _MAX_EVENTS = 400
 _EXACT_WORK = 60.0
-# Each try to find a smaller plan aims this much lower; so many may fail.
-_STEP_DOWN = 0.97
-_FAILURES = 3
+# The search for the smallest plan aims this much lower each time, with so many
+# greedy runs.
+_STEPS_DOWN = (0.8, 0.93, 0.98)
+_RUNS_DOWN = 3
 _NUM_NAMED = 8
 # How many values go to the host, in the variants that are tried.
 _NUM_MOVED = (1, 2, 4, 8, 16, 32, 64)
@@ -46,7 +47,7 @@ class _Work:
 
 
 _WORK: dict[Effort, _Work] = {
-  "fast": _Work(num_runs=1, exact=0.0),
+  "fast": _Work(num_runs=3, exact=0.3),
   "normal": _Work(num_runs=8, exact=1.5),
   "prove": _Work(num_runs=24, exact=20.0),
 }
@@ -87,7 +88,8 @@ def choose(
   Args:
     problem: The problem.
     limit_bytes: Most bytes of temporaries.
-    effort: "fast": one greedy run per limit; "normal"; "prove": longer.
+    effort: "fast", "normal", or "prove" for a long search. They differ in the
+      number of greedy runs and in CP-SAT's work on what these found.
     rates: Of the link to the host; None if nothing may go there.
     with_bound: Whether to bound the cost from below.
 
@@ -265,15 +267,17 @@ class Chooser:
     return best
 
   def _least_by_descent(self) -> Profile:
-    best, failures = self._unedited, 0
-    aim = best.peak_bytes
-    while failures < _FAILURES and aim > self._bytes_bound.num_bytes:
-      aim = max(int(aim * _STEP_DOWN), self._bytes_bound.num_bytes)
-      pool = pools.gather(self.problem, aim, 1)
-      failures += pool.best is None
-      if pool.lowest.peak_bytes < best.peak_bytes:
-        best = pool.lowest
-        aim = min(aim, best.peak_bytes)
+    """Aims lower and lower, in ever smaller steps, until nothing fits."""
+    best = self._unedited
+    for factor in _STEPS_DOWN:
+      while best.peak_bytes > self._bytes_bound.num_bytes:
+        aim = int(best.peak_bytes * factor)
+        aim = max(aim, self._bytes_bound.num_bytes)
+        lowest = pools.gather(self.problem, aim, _RUNS_DOWN).lowest
+        if lowest.peak_bytes < best.peak_bytes:
+          best = lowest
+        if lowest.peak_bytes > aim:
+          break
     return best
 
   def _infeasible(self, limit_bytes: int) -> InfeasibleError:

@@ -63,6 +63,7 @@ class _Move:
 
 
 _Extension = tuple[int, int, int]
+_Closure = tuple[list[Event], list[_Extension]]
 
 
 def fit(profile: Profile, limit_bytes: int, style: Style) -> bool:
@@ -131,6 +132,7 @@ class _Search:
     ]
     self._heap: list[tuple[float, int, int, int]] = []
     self._banned: set[object] = set()
+    self._closures: dict[tuple[int, int, int], _Closure | None] = {}
     self._candidates = [
       v
       for v, unit in enumerate(self._problem.unit_of)
@@ -143,11 +145,15 @@ class _Search:
     self._excess = profile.excess(limit_bytes)
 
   def run(self) -> bool:
-    accepted = 0
+    accepted = since_ban = 0
     self._push_all()
     while self._excess > 0:
       if not self._heap:
-        if accepted == 0 and not self._join():
+        if accepted == 0 and since_ban and self._banned:
+          # What did not help then may help after what came since.
+          self._banned.clear()
+          since_ban = 0
+        elif accepted == 0 and not self._join():
           return False
         self._push_all()
         accepted = 0
@@ -159,6 +165,7 @@ class _Search:
         self._banned.add(gap)
         continue
       accepted += 1
+      since_ban += 1
       if accepted >= _REFRESH:
         self._push_all()
         accepted = 0
@@ -209,6 +216,7 @@ class _Search:
 
   def _try(self, move: _Move) -> bool:
     """Makes a move; takes it back if it does not lower the excess."""
+    self._closures.clear()
     for event in move.events:
       self._profile.add(*event)
     excess = self._profile.excess(self._limit)
@@ -303,9 +311,19 @@ class _Search:
         new[start - low : end - low] += size
     return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
 
-  def _closure(
+  def _closure(self, unit: int, before: int, depth: int) -> _Closure | None:
+    """Remembers what `_find_closure` says until the profile changes.
+
+    Units feed each other along many ways; each is followed once.
+    """
+    key = unit, before, depth
+    if key not in self._closures:
+      self._closures[key] = self._find_closure(unit, before, depth)
+    return self._closures[key]
+
+  def _find_closure(
     self, unit: int, before: int, depth: int
-  ) -> tuple[list[Event], list[_Extension]] | None:
+  ) -> _Closure | None:
     """What must run for a unit to run before a step, and what must be kept.
 
     Returns:
