@@ -1,7 +1,8 @@
-"""Synthetic placement problems of any size, for benchmarks and tests."""
+"""Synthetic graphs and placement problems, for benchmarks and tests."""
 
 import random
 
+from jaxmem import graph
 from jaxmem.placement import Buffer, Problem
 
 
@@ -29,3 +30,33 @@ def train_step(num_buffers: int, seed: int) -> Problem:
       for k, (s, lower, upper) in rows.items()
     ]
   return Problem(tuple(buffers))
+
+
+def random_graph(num_nodes: int, seed: int) -> graph.Graph:
+  """Draws a graph without any structure: each node reads up to three others."""
+  generator = random.Random(seed)
+  reads = [
+    sorted({generator.randrange(max(v - 12, 0), v) for _ in range(3)})
+    if v
+    else []
+    for v in range(num_nodes)
+  ]
+  touchers: list[list[int]] = [[v] for v in range(num_nodes)]
+  for v, sources in enumerate(reads):
+    for source in sources:
+      touchers[source].append(v)
+  return graph.Graph(
+    nodes=tuple(
+      graph.Node(name=f"n{v}", predecessors=tuple(r))
+      for v, r in enumerate(reads)
+    ),
+    buffers=tuple(
+      graph.Buffer(
+        name=f"b{v}",
+        size_bytes=64 * generator.randint(1, 64),
+        touchers=tuple(t),
+        definer=v,
+      )
+      for v, t in enumerate(touchers)
+    ),
+  )
