@@ -15,9 +15,9 @@ from jaxmem.placement.search import Search
 from jaxmem.placement.validate import validate
 from jaxmem.placement.xla import pack
 
-# Above so many buffers, the later placers take seconds and gained nothing on the
-# first ones in any case of benchmarks/olla_benchmark.py. They are tried if a
-# capacity has to be met.
+# Above so many buffers, the later placers take seconds and gained nothing on
+# the first ones in any case of benchmarks/olla_benchmark.py. They are tried if
+# a capacity has to be met.
 _MANY = 1000
 
 
