@@ -187,6 +187,11 @@ class Capture:
 
   def planner(self, fun: Callable[..., Any]) -> LimitPlanner:
     """Returns what plans the module of a step."""
+    module = self.module(fun)
+    return self._request.planner(module, self.platform)
+
+  def module(self, fun: Callable[..., Any]) -> Module:
+    """Returns the scheduled module of a step."""
     tag = hook.new_tag()
     self._data = b""
     transform.add_handler(tag, self._handle)
@@ -198,8 +203,7 @@ class Capture:
         raise
     finally:
       transform.remove_handler(tag)
-    module = Module.from_bytes(self._data)
-    return self._request.planner(module, self.platform)
+    return Module.from_bytes(self._data)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     self._data, self.platform = data, platform

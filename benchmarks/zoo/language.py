@@ -5,6 +5,7 @@ None drops out units, so that a step is a function of its arguments alone.
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -69,15 +70,22 @@ class Gpt2(nn.Module):
   """A decoder with tied embeddings, its blocks unrolled or scanned.
 
   Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+
+  Attributes:
+    shape: Sizes.
+    scanned: Whether one `lax.scan` runs over all blocks.
+    block: The class of the blocks; `nn.remat` of it, to recompute them.
   """
 
   shape: Shape
   scanned: bool
+  block: type[nn.Module] = layers.Block
 
   @nn.compact
   def __call__(self, tokens: jax.Array) -> jax.Array:
     x, to_logits = embed(self.shape, tokens)
     num_heads = self.shape.num_heads
+    block: Any = self.block
     if self.scanned:
       scan = nn.scan(
         lambda block, x: (block(x), None),
@@ -85,35 +93,41 @@ class Gpt2(nn.Module):
         split_rngs={"params": True},
         length=self.shape.num_layers,
       )
-      x, _ = scan(layers.Block(num_heads, causal=True, name="blocks"), x)
+      x, _ = scan(block(num_heads, causal=True, name="blocks"), x)
     else:
       for _ in range(self.shape.num_layers):
-        x = layers.Block(num_heads, causal=True)(x)
+        x = block(num_heads, causal=True)(x)
     return to_logits(nn.LayerNorm()(x))
 
 
 _GPT2_SHAPES = {"full": Shape(), "small": SMALL, "tiny": TINY}
 
 
-def _gpt2(name: str, scanned: bool, batch: int, size: str) -> training.Step:
+def _gpt2(
+  name: str, scanned: bool, batch: int, size: str, block: type[nn.Module]
+) -> training.Step:
   shape = _GPT2_SHAPES[size]
   return training.make_step(
     name,
-    Gpt2(shape, scanned),
+    Gpt2(shape, scanned, block),
     [shape.tokens(batch)] * 2,
     num_classes=shape.vocabulary,
     optimizer=training.adam(),
   )
 
 
-def gpt2_small(batch: int, size: str) -> training.Step:
+def gpt2_small(
+  batch: int, size: str, block: type[nn.Module] = layers.Block
+) -> training.Step:
   """Builds GPT-2 small: 12 unrolled layers, 512 of its 1,024 positions."""
-  return _gpt2("gpt2_small", False, batch, size)
+  return _gpt2("gpt2_small", False, batch, size, block)
 
 
-def scan_transformer(batch: int, size: str) -> training.Step:
+def scan_transformer(
+  batch: int, size: str, block: type[nn.Module] = layers.Block
+) -> training.Step:
   """Builds GPT-2 small with one `lax.scan` over its stacked layers."""
-  return _gpt2("scan_transformer", True, batch, size)
+  return _gpt2("scan_transformer", True, batch, size, block)
 
 
 def _sinusoids(length: int, width: int) -> jax.Array:

@@ -1,0 +1,309 @@
+"""Bytes against estimated time: byte limits, and checkpoint policies by hand.
+
+For each step: a row for each limit (kind "plan"), for `jax.checkpoint` around
+each block under JAX's policies ("policy", the language models only), and for
+XLA's own rematerialisation under the same limits ("xla", GPUs only). Programs
+are compiled up to their schedule; bytes are predicted, unless --compile.
+
+    python -m benchmarks.budget_benchmark --models=gpt2_small --batch=8 \
+      --targets=h200 --temp_mb=5000,3000 --kind=plan --kind=policy \
+      --output=rows.jsonl
+"""
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import jax
+import jaxlib.version
+from absl import app, flags
+from flax import linen as nn
+from jaxmem_hlo import transform
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.module import Module
+
+import jaxmem
+from benchmarks import zoo
+from benchmarks.zoo import language, layers
+from jaxmem import cost, hook, scan_limit, targets
+from jaxmem.limit_plan import LimitPlan, LimitPlanner
+
+_MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
+_BATCH = flags.DEFINE_integer("batch", 8, "Examples per step.")
+_TARGETS = flags.DEFINE_list("targets", ["cpu", "h200"], "Devices to plan for.")
+_FRACTIONS = flags.DEFINE_list(
+  "fractions", ["0.75", "0.5", "0.35", "0.25"], "Limits, of XLA's temporaries."
+)
+_TEMP_MB = flags.DEFINE_list(
+  "temp_mb", [], "Limits, in MB of temporaries; in place of --fractions."
+)
+_SIZE = flags.DEFINE_enum("size", "full", zoo.SIZES, "Size of the models.")
+_EFFORT = flags.DEFINE_enum(
+  "effort", "normal", ["fast", "normal", "prove"], "Effort of the search."
+)
+_COMPILE = flags.DEFINE_bool("compile", False, "Compile plans, and measure.")
+_KINDS = flags.DEFINE_multi_enum(
+  "kind", ["plan"], ["plan", "policy", "xla"], "Kinds of rows."
+)
+_OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
+
+Row = dict[str, Any]
+
+_BUILDERS: Mapping[str, Callable[..., zoo.Step]] = {
+  "gpt2_small": language.gpt2_small,
+  "scan_transformer": language.scan_transformer,
+}
+# XLA plans for this share of a GPU's memory, less a slop, both in percent.
+_XLA_SHARE = 80
+_XLA_SLOP = 95
+
+
+def _policies(platform: str) -> dict[str, Any]:
+  """JAX's policies; those that offload only where there is a link."""
+  every = jax.checkpoint_policies
+  found = {
+    "nothing_saveable": every.nothing_saveable,
+    "dots_saveable": every.dots_saveable,
+    "dots_with_no_batch_dims_saveable": every.dots_with_no_batch_dims_saveable,
+  }
+  if platform == "cuda":
+    offload = every.offload_dot_with_no_batch_dims("device", "pinned_host")
+    found["offload_dot_with_no_batch_dims"] = offload
+  return found
+
+
+class _Case:
+  """A step on a target, compiled up to its schedule.
+
+  Args:
+    model: Of the zoo.
+    target: The device to plan for.
+  """
+
+  def __init__(self, model: str, target: targets.Target):
+    self._model = model
+    self._target = target
+    self._platform = target.platform
+    self._step = zoo.build(model, _BATCH.value, size=_SIZE.value)
+    options = jaxmem.Options(effort=cast(Any, _EFFORT.value))
+    self._request = hook.Request(options=options, target=target)
+    self._planners: dict[str, LimitPlanner] = {}
+    module = self._module(self._step, self._step.function)
+    self._assignment = AssignmentModel(module, self._platform).assign()
+    self._step_s = self._seconds(module)
+
+  def rows(self) -> Iterator[Row]:
+    """Yields all rows of the step."""
+    rooms = self._rooms()
+    if "plan" in _KINDS.value:
+      for room in rooms:
+        yield self._row("plan", room) | self._plan(room)
+    if "policy" in _KINDS.value and self._model in _BUILDERS:
+      for name, policy in _policies(self._platform).items():
+        yield self._row("policy") | {"policy": name} | self._by_hand(policy)
+    if "xla" in _KINDS.value and self._platform == "cuda":
+      for room in rooms:
+        yield self._row("xla", room) | self._by_xla(room)
+
+  def _rooms(self) -> list[int]:
+    """Limits of the temporaries, in bytes."""
+    if _TEMP_MB.value:
+      return [int(1e6 * float(size)) for size in _TEMP_MB.value]
+    temp_bytes = self._assignment.temp_bytes
+    return [int(float(f) * temp_bytes) for f in _FRACTIONS.value]
+
+  def _row(self, kind: str, room: int | None = None) -> Row:
+    before = self._assignment.temp_bytes
+    return {
+      "kind": kind,
+      "model": self._model,
+      "batch": _BATCH.value,
+      "size": _SIZE.value,
+      "target": self._target.name,
+      "limit_temp_bytes": room,
+      "limit_fraction": room and round(room / before, 4),
+      "xla_temp_bytes": before,
+      "step_s": self._step_s,
+      "versions": {
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "jaxmem": jaxmem.__version__,
+      },
+    }
+
+  def _plan(self, room: int) -> Row:
+    """Returns what jaxmem makes of a limit of the temporaries."""
+    start_s = time.process_time()
+    fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
+    request = dataclasses.replace(self._request, limit_bytes=fixed_bytes + room)
+    step = self._step
+    drop = scan_limit.pick(
+      step.function,
+      lambda fun: jax.jit(fun, **step.jit_kwargs).trace(*step.args),
+      lambda fun: _lower(step, fun, self._target),
+      targets.compile_options(self._target),
+      request,
+    )
+    function = drop.apply(step.function, request)
+    key = repr(drop.save_bytes)
+    if key not in self._planners:
+      module = self._module(step, function)
+      self._planners[key] = request.planner(module, self._platform)
+    row: Row = {"effort": _EFFORT.value}
+    try:
+      plan = self._planners[key].fit(fixed_bytes + room)
+    except jaxmem.InfeasibleError as error:
+      row["error"] = "no plan was found"
+      row["smallest_temp_bytes"] = error.smallest_bytes - fixed_bytes
+      row["lower_bound_bytes"] = error.lower_bound_bytes - fixed_bytes
+      return row | {"planning_s": round(time.process_time() - start_s, 1)}
+    # The step that stacks less includes what recomputes the rest.
+    extra_s = plan.extra_s + drop.extra_s
+    row |= {
+      "temp_bytes": plan.planned_bytes,
+      "is_measured": False,
+      "extra": round(extra_s / (plan.step_s - drop.extra_s), 5),
+      "lower_bound_bytes": plan.lower_bound_bytes,
+      "num_recomputed": len(plan.edits.recomputes),
+      "num_offloaded": len(plan.edits.offloads),
+      "num_dropped": drop.num_residuals,
+      "dropped_bytes": drop.saved_bytes,
+      "is_reordered": bool(plan.base.orders),
+      "planning_s": round(time.process_time() - start_s, 1),
+    }
+    module, measure = self._edited(function, plan)
+    row["schedule_extra"] = self._extra(module)
+    if _COMPILE.value:
+      row |= {"temp_bytes": measure(), "is_measured": True}
+    return row
+
+  def _edited(
+    self, function: Callable[..., Any], plan: LimitPlan
+  ) -> tuple[Module, Callable[[], int]]:
+    """Returns the planned module, and what measures its temporaries."""
+    captured = self._module(self._step, function)
+
+    def rewrite(data: bytes, platform: str) -> bytes:
+      del platform
+      return plan.apply(Module.from_bytes(data)).to_bytes()
+
+    def measure() -> int:
+      tag = hook.new_tag()
+      transform.add_handler(tag, rewrite)
+      try:
+        marked = hook.marked(function, tag)
+        return _temp_bytes(self._step, marked, self._target)
+      finally:
+        transform.remove_handler(tag)
+
+    return plan.apply(captured), measure
+
+  def _by_hand(self, policy: Any) -> Row:
+    """Returns what `jax.checkpoint` around each block makes of the step."""
+    # Inside a loop, nothing merges the two runs.
+    prevent_cse = self._model != "scan_transformer"
+    block = nn.remat(layers.Block, policy=policy, prevent_cse=prevent_cse)
+    builder = _BUILDERS[self._model]
+    step = builder(_BATCH.value, _SIZE.value, block=cast(Any, block))
+    row = self._other(step, self._target)
+    if _COMPILE.value:
+      row["temp_bytes"] = _temp_bytes(step, step.function, self._target)
+      row["is_measured"] = True
+    return row
+
+  def _by_xla(self, room: int) -> Row:
+    """Returns what XLA makes of a GPU with less memory.
+
+    Args:
+      room: Bytes of the temporaries. XLA takes them to be what the arguments
+        and outputs leave of its share.
+    """
+    fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
+    memory_bytes = int(
+      (room / _XLA_SLOP * 100 + fixed_bytes) / _XLA_SHARE * 100
+    )
+    text = re.sub(
+      r"device_memory_size: \d+",
+      f"device_memory_size: {memory_bytes}",
+      self._target.config_text,
+    )
+    target = dataclasses.replace(self._target, config_text=text)
+    return self._other(self._step, target)
+
+  def _other(self, step: zoo.Step, target: targets.Target) -> Row:
+    """Returns what XLA's own plan of another step, or device, takes."""
+    module = self._module(step, step.function, target)
+    model = AssignmentModel(module, self._platform)
+    return {
+      "temp_bytes": model.assign().temp_bytes,
+      "is_measured": False,
+      "schedule_extra": self._extra(module),
+    }
+
+  def _module(
+    self,
+    step: zoo.Step,
+    function: Callable[..., Any],
+    target: targets.Target | None = None,
+  ) -> Module:
+    """Compiles a function of a step up to its schedule."""
+    target = target or self._target
+    capture = scan_limit.Capture(
+      lambda fun: _lower(step, fun, target),
+      targets.compile_options(target),
+      self._request,
+    )
+    return capture.module(function)
+
+  def _seconds(self, module: Module) -> float:
+    """Estimated seconds of all that a schedule runs."""
+    rates = cost.for_target(self._target)
+    costs = cost.instruction_costs(module, rates)
+    return sum(costs[i.id].seconds for i in module.entry.instructions)
+
+  def _extra(self, module: Module) -> float:
+    """Estimated seconds over those of the step as it is, as a fraction."""
+    return round(self._seconds(module) / self._step_s - 1, 5)
+
+
+def _lower(
+  step: zoo.Step, function: Callable[..., Any], target: targets.Target
+) -> jax.stages.Lowered:
+  jitted = jax.jit(function, **step.jit_kwargs)
+  return targets.lower(jitted, step.args, {}, target)
+
+
+def _temp_bytes(
+  step: zoo.Step, function: Callable[..., Any], target: targets.Target
+) -> int:
+  """Compiles, and returns the temporaries as XLA reports them."""
+  lowered = _lower(step, function, target)
+  compiled = lowered.compile(compiler_options=targets.compile_options(target))
+  memory = compiled.memory_analysis()
+  assert memory is not None
+  return memory.temp_size_in_bytes
+
+
+def main(argv: list[str]) -> None:
+  """Prints the rows of all cases."""
+  del argv
+  jax.config.update("jax_enable_compilation_cache", False)
+  for model in _MODELS.value:
+    for name in _TARGETS.value:
+      target = targets.get(name)
+      if target.platform == "cuda":
+        target.topology()
+      transform.install()
+      for row in _Case(model, target).rows():
+        text = json.dumps(row)
+        print(text, flush=True)
+        if _OUTPUT.value:
+          with open(_OUTPUT.value, "a", encoding="utf-8") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+  app.run(main)
