@@ -36,6 +36,7 @@ from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 # move into the memory of arguments may make up for it.
 _ABOVE = 1.04
 _MAX_TRIES = 12
+_MAX_FINAL_TRIES = 3
 _NUM_NAMED = 8
 _SLOTS: tuple[Slots, ...] = ("occupied", "free")
 
@@ -141,13 +142,9 @@ class LimitPlanner:
 
   def _cheapest(self, room: int) -> _Fit:
     """Tries every base quickly, and takes more time for the best of them."""
-    best: _Fit | None = None
-    above = int(room * _ABOVE)
-    for base in self._bases:
-      for slots in _SLOTS:
-        worse_s = math.inf if best is None else best.extra_s
-        found = base.descend(slots, "fast", room, above, worse_s)
-        best = found or best
+    best = self._quickly(room, with_link=False)
+    if best is None and any(b.has_link for b in self._bases):
+      best = self._quickly(room, with_link=True)
     if best is None:
       best = self._smallest()
       if best.temp_bytes > room:
@@ -157,9 +154,30 @@ class LimitPlanner:
     if effort == "fast":
       return best
     better = best.base.descend(
-      best.slots, effort, room, best.live_limit, best.extra_s
+      best.slots,
+      effort,
+      room,
+      best.live_limit,
+      worse_s=best.extra_s,
+      max_tries=_MAX_FINAL_TRIES,
     )
     return better or best
+
+  def _quickly(self, room: int, with_link: bool) -> _Fit | None:
+    """Returns the best of all bases, found in little time."""
+    best: _Fit | None = None
+    for base in self._bases:
+      for slots in _SLOTS:
+        found = base.descend(
+          slots,
+          "fast",
+          room,
+          int(room * _ABOVE),
+          worse_s=math.inf if best is None else best.extra_s,
+          with_link=with_link,
+        )
+        best = found or best
+    return best
 
 
 def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
@@ -235,7 +253,7 @@ class _Base:
       self._model, self.module.entry, _callee_peaks(self._model)
     )
     self._problems: dict[Slots, BudgetProblem] = {}
-    self._choosers: dict[tuple[Slots, Effort], Chooser] = {}
+    self._choosers: dict[tuple[Slots, Effort, bool], Chooser] = {}
     self.step_s = sum(
       self._seconds.get(i.id, 0.0) for i in self._entry.instructions
     )
@@ -296,7 +314,10 @@ class _Base:
     effort: Effort,
     room: int,
     live_limit: int,
+    *,
     worse_s: float,
+    with_link: bool = True,
+    max_tries: int = _MAX_TRIES,
   ) -> _Fit | None:
     """Lowers the limit of live bytes until the predicted temporaries fit.
 
@@ -306,12 +327,14 @@ class _Base:
       room: Most bytes of temporaries.
       live_limit: Where to begin.
       worse_s: Seconds that make a fit useless.
+      with_link: Whether values may go to the host, if there is a link.
+      max_tries: How many limits of live bytes to try.
 
     Returns:
       The first fit, or None if there is none or it is useless.
     """
-    chooser = self._chooser(slots, effort)
-    for _ in range(_MAX_TRIES):
+    chooser = self._chooser(slots, effort, with_link)
+    for _ in range(max_tries):
       try:
         choice = chooser.choose(live_limit)
       except InfeasibleError:
@@ -334,7 +357,7 @@ class _Base:
 
   def smallest(self, slots: Slots) -> _Fit:
     """Returns the smallest program that can be found."""
-    profile = self._chooser(slots, "fast").smallest()
+    profile = self._chooser(slots, "fast", True).smallest()
     problem = self.problem(slots)
     edits = Edits(
       recomputes=problem.as_edits(profile.events),
@@ -349,10 +372,16 @@ class _Base:
       extra_s=profile.seconds,
     )
 
-  def _chooser(self, slots: Slots, effort: Effort) -> Chooser:
-    key = slots, effort
+  @property
+  def has_link(self) -> bool:
+    """Whether values may go to the host."""
+    return self._link is not None
+
+  def _chooser(self, slots: Slots, effort: Effort, with_link: bool) -> Chooser:
+    key = slots, effort, with_link
     if key not in self._choosers:
-      self._choosers[key] = Chooser(self.problem(slots), effort, self._link)
+      link = self._link if with_link else None
+      self._choosers[key] = Chooser(self.problem(slots), effort, link)
     return self._choosers[key]
 
 

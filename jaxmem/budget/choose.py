@@ -35,7 +35,7 @@ _STEPS_DOWN = (0.8, 0.93, 0.98)
 _RUNS_DOWN = 3
 _NUM_NAMED = 8
 # How many values go to the host, in the variants that are tried.
-_NUM_MOVED = (1, 2, 4, 8, 16, 32, 64)
+_NUM_MOVED = (4, 16, 64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
