@@ -112,7 +112,15 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--memory-limit",
     metavar="SIZE",
-    help="fail unless the whole step fits: 24GiB, 80%% (of the target), ...",
+    help="make the whole step fit, or fail: 24GiB, 80%% (of the target), ...",
+  )
+  parser.add_argument(
+    "--frontier",
+    nargs="?",
+    const="",
+    metavar="PATH",
+    help="print what smaller and smaller byte limits would cost in time; with a"
+    " path, also draw it there as a page",
   )
   parser.add_argument(
     "--effort", choices=("fast", "normal", "prove"), default="normal"
@@ -196,6 +204,11 @@ def _run_plan(options: argparse.Namespace) -> int:
     _write(options.json, plan.save)
   if options.html is not None:
     _write(options.html, plan.save_html)
+  if options.frontier is not None:
+    frontier = plan.frontier()
+    print(frontier)
+    if options.frontier:
+      _write(options.frontier, frontier.save_html)
   return 0
 
 

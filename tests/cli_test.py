@@ -128,6 +128,15 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual((code, out), (1, ""))
     self.assertIn("No plan of _step fits", err)
 
+  def test_frontier(self):
+    page = os.path.join(self._folder(), "frontier.html")
+    code, out, err = run(
+      "plan", f"{__name__}:make_step", "--effort", "fast", "--frontier", page
+    )
+    self.assertEqual((code, err), (0, ""))
+    self.assertIn("extra time", out)
+    self.assertTrue(os.path.exists(page))
+
   def _folder(self) -> str:
     return self.enterContext(tempfile.TemporaryDirectory())
 
