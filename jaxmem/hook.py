@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 from jaxmem_hlo import transform
+from jaxmem_hlo.barriers import expand_barriers
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, targets
@@ -65,11 +66,16 @@ class Request:
       CompileRefusedError: If the limit cannot be met: then the program must
         not run.
     """
-    module = Module.from_bytes(data)
+    module = read(data)
     try:
       return apply(module, self.decide(module, platform))
     except InfeasibleError as error:
       raise transform.CompileRefusedError(f"InfeasibleError: {error}") from None
+
+
+def read(data: bytes) -> Module:
+  """Reads the module that XLA shows, as buffers will be assigned to it."""
+  return expand_barriers(Module.from_bytes(data))
 
 
 def apply(module: Module, decided: Decided) -> bytes | None:

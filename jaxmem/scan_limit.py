@@ -203,7 +203,7 @@ class Capture:
         raise
     finally:
       transform.remove_handler(tag)
-    return Module.from_bytes(self._data)
+    return hook.read(self._data)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     self._data, self.platform = data, platform

@@ -153,7 +153,7 @@ class Session:
     captured = self._captured
     captured.data, captured.platform = data, platform
     try:
-      module = Module.from_bytes(data)
+      module = hook.read(data)
       captured.plan = self._request.decide(module, platform)
       return hook.apply(module, captured.plan)
     except Exception as error:  # Reported by plan itself, in _result.
@@ -193,7 +193,7 @@ class Session:
     )
 
   def _frontier(self, limits: Sequence[int] | None) -> frontier.Frontier:
-    module = Module.from_bytes(self._captured.data)
+    module = hook.read(self._captured.data)
     planner = self._request.planner(module, self._captured.platform)
     return frontier.compute(planner, limits, self._name(), self._target())
 
@@ -218,7 +218,7 @@ class Session:
         " something jaxmem does not understand; jaxmem.jit would leave it to"
         " XLA's own plan."
       ) from captured.error
-    module = Module.from_bytes(captured.data)
+    module = hook.read(captured.data)
     model = AssignmentModel(module, captured.platform)
     memory = _memory(planned)
     before = _memory(baseline).temp_size_in_bytes

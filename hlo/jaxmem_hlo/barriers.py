@@ -1,0 +1,100 @@
+"""Optimization barriers, which XLA takes out after it has scheduled a module.
+
+They keep passes from merging or moving what lies on their two sides. Once the
+order is fixed they say nothing more, and buffers are assigned without them; so
+a plan has to be made without them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jaxmem_hlo.module import Module
+from jaxmem_hlo.proto import hlo_pb2
+
+_BARRIER = "opt-barrier"
+
+
+def expand_barriers(module: Module) -> Module:
+  """Returns a module in which users of barriers read what the barriers read.
+
+  Args:
+    module: A scheduled module; it is not changed.
+
+  Returns:
+    The module itself if it has no barriers. A barrier with control
+    dependencies stays.
+  """
+  if not any(
+    i.opcode == _BARRIER for c in module.computations for i in c.instructions
+  ):
+    return module
+  proto = hlo_pb2.Module()
+  proto.CopyFrom(module.proto)
+  for computation in proto.computations:
+    sequences = proto.schedule.sequences
+    sequence = None
+    if computation.id in sequences:
+      sequence = sequences[computation.id].instruction_ids
+    gone = _expand(computation)
+    if sequence is not None and gone:
+      kept = [i for i in sequence if i not in gone]
+      del sequence[:]
+      sequence.extend(kept)
+  return Module(proto)
+
+
+def _expand(computation: hlo_pb2.Computation) -> set[int]:
+  """Takes the barriers out of a computation; returns the ids that are gone."""
+  by_id = {i.id: i for i in computation.instructions}
+  controlled = {
+    p for i in computation.instructions for p in i.control_predecessor_ids
+  }
+  instead: dict[int, int] = {}
+  for instruction in computation.instructions:
+    if (
+      instruction.opcode == _BARRIER
+      and instruction.id not in controlled
+      and not instruction.control_predecessor_ids
+    ):
+      instead[instruction.id] = instruction.operand_ids[0]
+  if not instead:
+    return set()
+  tuples = {_follow(instead, b) for b in instead}
+  for instruction in computation.instructions:
+    if instruction.opcode == "get-tuple-element":
+      operand = instruction.operand_ids[0]
+      source = by_id[_follow(instead, operand)]
+      if operand in instead and source.opcode == "tuple":
+        instead[instruction.id] = source.operand_ids[instruction.tuple_index]
+  for instruction in computation.instructions:
+    for index, operand in enumerate(instruction.operand_ids):
+      instruction.operand_ids[index] = _follow(instead, operand)
+  computation.root_id = _follow(instead, computation.root_id)
+  used = (
+    {
+      o
+      for i in computation.instructions
+      for o in i.operand_ids
+      if i.id not in instead
+    }
+    | {computation.root_id}
+    | controlled
+  )
+  gone = {
+    i.id
+    for i in computation.instructions
+    if i.id in instead
+    or (i.opcode == "tuple" and i.id in tuples and i.id not in used)
+  }
+  kept = [i for i in computation.instructions if i.id not in gone]
+  copies = [hlo_pb2.Instruction.FromString(i.SerializeToString()) for i in kept]
+  del computation.instructions[:]
+  computation.instructions.extend(copies)
+  return gone
+
+
+def _follow(instead: Mapping[int, int], instruction_id: int) -> int:
+  while instruction_id in instead:
+    instruction_id = instead[instruction_id]
+  return instruction_id

@@ -1,0 +1,66 @@
+"""Barriers go as XLA lets them go."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import small_steps
+import tiny_hlo
+from absl.testing import absltest, parameterized
+from jaxmem_hlo.barriers import expand_barriers
+from tiny_hlo import f32, tuple_of
+
+import jaxmem
+
+
+def _step(params, x):
+  """Blocks under jax.checkpoint, which puts barriers around what it repeats."""
+
+  def loss(params):
+    hidden = x
+    for weights in params:
+      block = jax.checkpoint(lambda h, w: jnp.sin(jnp.tanh(h @ w) * h))
+      hidden = block(hidden, weights)
+    return jnp.mean(hidden**2)
+
+  value, grads = jax.value_and_grad(loss)(params)
+  return [p - 0.1 * g for p, g in zip(params, grads, strict=True)], value
+
+
+class ExpandTest(parameterized.TestCase):
+  def test_of_an_array_and_of_a_tuple(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(f32(4), name="x")
+    a = main.op("tanh", f32(4), x, name="a")
+    one = main.op("opt-barrier", f32(4), a, name="one")
+    both = main.tuple(one, x)
+    two = main.op("opt-barrier", tuple_of(f32(4), f32(4)), both, name="two")
+    first = main.element(two, 0, name="first")
+    main.op("negate", f32(4), first, name="b")
+    module = builder.module(main)
+    expanded = expand_barriers(module)
+    names = [i.name for i in expanded.schedule(expanded.entry.id)]
+    self.assertEqual(names, ["x", "a", "b"])
+    self.assertEqual(expanded.entry.root.name, "b")
+    self.assertEqual(expanded.entry.root.operands, (a,))
+    # The given module is as it was.
+    self.assertLen(module.schedule(module.entry.id), 7)
+
+  def test_without_barriers_nothing_is_copied(self):
+    module = tiny_hlo.loop(kinds="u")
+    self.assertIs(expand_barriers(module), module)
+
+
+class CheckpointTest(parameterized.TestCase):
+  def test_the_model_is_exact_and_outputs_are_equal(self):
+    params = [0.2 * small_steps.normal(i, 32, 32) for i in range(5)]
+    x = small_steps.normal(9, 128, 32)
+    plan = jaxmem.plan(_step, params, x, donate_argnums=0)
+    self.assertEqual(plan.baseline_model_error, 0)
+    self.assertEqual(plan.model_error, 0)
+    found, expected = (jit(_step)(params, x) for jit in (jaxmem.jit, jax.jit))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+if __name__ == "__main__":
+  absltest.main()
