@@ -1,5 +1,7 @@
 """The largest batch that fits."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from absl.testing import absltest, parameterized
@@ -10,7 +12,7 @@ from jaxmem import Options
 _OPTIONS = Options(effort="fast")
 
 
-def _factory(batch):
+def _factory(batch: int) -> tuple[Any, Any, dict[str, Any]]:
   def step(params, x):
     def loss(params):
       hidden = x

@@ -58,14 +58,19 @@ def _plan_anew(limit):
 _plan = functools.cache(_plan_anew)
 
 
+def _budget(plan):
+  assert plan.budget is not None
+  return plan.budget
+
+
 class PlanTest(parameterized.TestCase):
   @parameterized.parameters(0.9, 0.8, 0.7)
   def test_what_xla_measures_fits(self, fraction):
     plan = _plan(_limit(fraction))
     self.assertLessEqual(plan.total_bytes, _limit(fraction))
     self.assertEqual(plan.model_error, 0)
-    self.assertGreater(plan.budget.num_recomputed, 0)
-    self.assertGreater(plan.budget.extra_s, 0)
+    self.assertGreater(_budget(plan).num_recomputed, 0)
+    self.assertGreater(_budget(plan).extra_s, 0)
     self.assertLessEqual(plan.lower_bound_bytes, plan.temp_bytes)
     self.assertIn("operations run twice", str(plan))
     self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)
@@ -73,13 +78,13 @@ class PlanTest(parameterized.TestCase):
   def test_nothing_else_changes_where_the_order_fits(self):
     plan = _plan(_limit(1.0))
     self.assertEqual(plan.order, _unlimited().order)
-    self.assertEqual(plan.budget.num_recomputed, 0)
-    self.assertEqual(plan.budget.extra, 0)
+    self.assertEqual(_budget(plan).num_recomputed, 0)
+    self.assertEqual(_budget(plan).extra, 0)
     self.assertIn("without recomputing", str(plan))
 
   def test_a_larger_limit_costs_no_more(self):
     plans = [_plan(_limit(f)) for f in (0.7, 0.8, 0.9, 1.0)]
-    extra = [plan.budget.extra_s for plan in plans]
+    extra = [_budget(plan).extra_s for plan in plans]
     self.assertEqual(extra, sorted(extra, reverse=True))
 
   def test_the_smallest_limit_is_feasible_and_less_is_not(self):
@@ -176,8 +181,8 @@ class ScanTest(parameterized.TestCase):
       _scanned, *arguments, memory_limit=limit, options=_OPTIONS
     )
     self.assertLessEqual(plan.total_bytes, limit)
-    self.assertGreater(plan.budget.num_dropped, 0)
-    self.assertGreater(plan.budget.dropped_bytes, 0)
+    self.assertGreater(_budget(plan).num_dropped, 0)
+    self.assertGreater(_budget(plan).dropped_bytes, 0)
     self.assertIn("stacked arrays", str(plan))
     ours = jaxmem.jit(_scanned, memory_limit=limit, options=_OPTIONS)
     theirs = jax.jit(_scanned)
@@ -198,7 +203,7 @@ class FrontierTest(parameterized.TestCase):
     *fitting, impossible = found.points
     self.assertIsNone(impossible.total_bytes)
     for point, limit in zip(fitting, limits, strict=True):
-      self.assertLessEqual(point.total_bytes, limit)
+      self.assertLessEqual(point.total_bytes or limit + 1, limit)
     extra = [p.extra_s for p in fitting]
     self.assertEqual(extra, sorted(extra))
     self.assertEqual(extra[0], 0)
