@@ -180,9 +180,7 @@ class _Case:
     }
     module, measure = self._edited(function, plan)
     row["schedule_extra"] = self._extra(module)
-    if _COMPILE.value:
-      row |= {"temp_bytes": measure(), "is_measured": True}
-    return row
+    return row | (_measured(row, measure()) if _COMPILE.value else {})
 
   def _edited(
     self, function: Callable[..., Any], plan: LimitPlan
@@ -192,7 +190,7 @@ class _Case:
 
     def rewrite(data: bytes, platform: str) -> bytes:
       del platform
-      return plan.apply(Module.from_bytes(data)).to_bytes()
+      return plan.apply(hook.read(data)).to_bytes()
 
     def measure() -> int:
       tag = hook.new_tag()
@@ -214,8 +212,8 @@ class _Case:
     step = builder(_BATCH.value, _SIZE.value, block=cast(Any, block))
     row = self._as_is(self._module(step, step.function))
     if _COMPILE.value:
-      row["temp_bytes"] = _temp_bytes(step, step.function, self._target)
-      row["is_measured"] = True
+      measured = _temp_bytes(step, step.function, self._target)
+      row |= _measured(row, measured)
     return row
 
   def _by_xla(self, room: int) -> Row:
@@ -275,6 +273,15 @@ def _lower(
 ) -> jax.stages.Lowered:
   jitted = jax.jit(function, **step.jit_kwargs)
   return targets.lower(jitted, step.args, {}, target)
+
+
+def _measured(row: Row, temp_bytes: int) -> Row:
+  """Returns what a measurement changes in a row."""
+  return {
+    "temp_bytes": temp_bytes,
+    "predicted_temp_bytes": row["temp_bytes"],
+    "is_measured": True,
+  }
 
 
 def _temp_bytes(
