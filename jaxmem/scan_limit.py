@@ -36,7 +36,8 @@ class Drop:
     save_bytes: As `scan.rewrite_step` takes it; 0 for nothing.
     num_residuals: How many arrays are not stacked any more.
     saved_bytes: Their bytes.
-    extra_s: Estimated seconds of recomputing them.
+    extra_s: Estimated seconds that the step takes more; negative where stacking
+      took longer than making them again.
     platform: "cpu" or "cuda".
   """
 
@@ -84,10 +85,13 @@ def pick(
   excess = planner.total_bytes - limit_bytes
   if excess <= 0:
     return Drop()
+  step_s = planner.step_s
   tried = [_Tried(Drop(), planner, limit_bytes)]
   for drop, changed in _tries(fun, request, capture.platform, excess):
     planner = capture.planner(changed)
-    tried.append(_Tried(drop(), planner, limit_bytes))
+    # Dropping also saves the time of stacking, so both schedules are asked.
+    found = dataclasses.replace(drop(), extra_s=planner.step_s - step_s)
+    tried.append(_Tried(found, planner, limit_bytes))
   fitting = [t for t in tried if t.extra_s is not None]
   if fitting:
     return min(fitting, key=lambda t: t.extra_s or 0.0).drop
@@ -156,7 +160,6 @@ def _drop(amount: SaveBytes, seen: list[scan.Rewritten], platform: str) -> Drop:
     save_bytes=amount,
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes,
-    extra_s=rewritten.extra_seconds,
     platform=platform,
   )
 
