@@ -11,7 +11,6 @@ are compiled up to their schedule; bytes are predicted, unless --compile.
 """
 
 import dataclasses
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +26,7 @@ from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks import zoo
+from benchmarks.row_output import emit_row
 from benchmarks.zoo import language, layers
 from jaxmem import cost, dump, hook, scan_limit, targets
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
@@ -306,11 +306,7 @@ def main(argv: list[str]) -> None:
         target.topology()
       transform.install()
       for row in _Case(model, target).rows():
-        text = json.dumps(row)
-        print(text, flush=True)
-        if _OUTPUT.value:
-          with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-            file.write(text + "\n")
+        emit_row(row, _OUTPUT.value)
 
 
 if __name__ == "__main__":

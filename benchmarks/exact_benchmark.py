@@ -10,7 +10,6 @@ search's order and bound. Prints a JSON row per graph; nothing is run.
 """
 
 import contextlib
-import json
 import platform
 import random
 import time
@@ -26,6 +25,7 @@ from flax import linen as nn
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
+from benchmarks.row_output import emit_row
 from benchmarks.synthetic import random_graph
 from benchmarks.zoo import layers, training, vision
 from jaxmem import cpsat, extract, jaxpr, olla
@@ -255,11 +255,7 @@ def main(argv: list[str]) -> None:
     for model in _SEEDS if source == "random" else _MODELS:
       for depth in map(int, _DEPTHS.value):
         row = measure(model, depth, source) | {"limit": _LIMIT.value}
-        text = json.dumps(row | {"versions": versions})
-        print(text, flush=True)
-        if _OUTPUT.value:
-          with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-            file.write(text + "\n")
+        emit_row(row | {"versions": versions}, _OUTPUT.value)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ are compared bit by bit, and CPU seconds (elsewhere, seconds) taken in turns.
     python -m benchmarks.loops_benchmark --output=benchmarks/results/loops.jsonl
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks.loop_cases import CASES, Case
+from benchmarks.row_output import emit_row
 from jaxmem import loops
 from jaxmem.version import __version__
 
@@ -87,11 +87,7 @@ def main(argv: list[str]) -> None:
   jax.config.update("jax_enable_compilation_cache", False)
   for name in _CASES.value or CASES:
     for target in _TARGETS.value:
-      row = json.dumps(measure(name, target))
-      print(row, flush=True)
-      if _OUTPUT.value:
-        with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-          file.write(row + "\n")
+      emit_row(measure(name, target), _OUTPUT.value)
 
 
 if __name__ == "__main__":

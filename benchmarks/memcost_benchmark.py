@@ -9,7 +9,6 @@ frameworks whose allocators these are; "fine" takes minutes for large models.
 """
 
 import dataclasses
-import json
 import time
 from typing import Any
 
@@ -17,6 +16,7 @@ import jax
 from absl import app, flags
 
 from benchmarks import zoo
+from benchmarks.row_output import emit_row
 from jaxmem import jaxpr
 from jaxmem.allocators import memcost
 from jaxmem.version import __version__
@@ -70,11 +70,8 @@ def main(argv: list[str]) -> None:
   del argv
   for model in _MODELS.value or zoo.MODELS:
     for batch in map(int, _BATCHES.value):
-      for row in map(json.dumps, measure(model, batch)):
-        print(row, flush=True)
-        if _OUTPUT.value:
-          with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-            file.write(row + "\n")
+      for row in measure(model, batch):
+        emit_row(row, _OUTPUT.value)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Figures refer to Steiner et al., 2022; docs/olla.md shows the rows.
     python -m benchmarks.olla_benchmark --output=benchmarks/results/olla.jsonl
 """
 
-import json
 import platform
 import statistics
 import time
@@ -19,6 +18,7 @@ import jax
 from absl import app, flags
 
 from benchmarks import olla_models
+from benchmarks.row_output import emit_row
 from jaxmem import allocators, liveness, olla, order, placement
 from jaxmem.allocators.caching import Caching, CachingHeap
 from jaxmem.allocators.heap import Device
@@ -181,14 +181,6 @@ def _mean(rows: Sequence[dict[str, Any]], part: str, whole: str) -> float:
   return round(statistics.mean(1 - r[part] / r[whole] for r in rows), 4)
 
 
-def _write(row: dict[str, Any]) -> None:
-  text = json.dumps(row)
-  print(text, flush=True)
-  if _OUTPUT.value:
-    with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-      file.write(text + "\n")
-
-
 def main(argv: list[str]) -> None:
   """Measures all cases."""
   del argv
@@ -202,8 +194,8 @@ def main(argv: list[str]) -> None:
       rows = []
       for model in _MODELS.value or olla_models.PUBLISHED:
         rows.append(measure(model, batch, variant))
-        _write(rows[-1] | {"versions": versions})
-      _write(summarize(rows) | {"versions": versions})
+        emit_row(rows[-1] | {"versions": versions}, _OUTPUT.value)
+      emit_row(summarize(rows) | {"versions": versions}, _OUTPUT.value)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ temporary sizes from XLA. Prints a JSON row per case; nothing is executed.
     python -m benchmarks.order_benchmark --targets=cpu,h200 --output=rows.jsonl
 """
 
-import json
 import time
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from absl import app, flags
 
 import jaxmem
 from benchmarks import zoo
+from benchmarks.row_output import emit_row
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
 _BATCHES = flags.DEFINE_list("batches", ["1", "32"], "Examples per step.")
@@ -82,11 +82,7 @@ def main(argv: list[str]) -> None:
   for model in _MODELS.value or zoo.MODELS:
     for batch in map(int, _BATCHES.value):
       for target in _TARGETS.value:
-        row = json.dumps(_measure_if_compilable(model, batch, target))
-        print(row, flush=True)
-        if _OUTPUT.value:
-          with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-            file.write(row + "\n")
+        emit_row(_measure_if_compilable(model, batch, target), _OUTPUT.value)
 
 
 if __name__ == "__main__":

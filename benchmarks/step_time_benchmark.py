@@ -7,7 +7,6 @@ on a step that does almost nothing, and outputs after three steps.
     python -m benchmarks.step_time_benchmark --output=rows.jsonl
 """
 
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from absl import app, flags
 
 import jaxmem
 from benchmarks import zoo
+from benchmarks.row_output import emit_row
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
 _BATCH = flags.DEFINE_integer("batch", 4, "Examples per step.")
@@ -130,11 +130,7 @@ def main(argv: list[str]) -> None:
   for model in _MODELS.value or zoo.MODELS:
     measures.append(lambda model=model: measure(model))
   for one in measures:
-    row = json.dumps(one())
-    print(row, flush=True)
-    if _OUTPUT.value:
-      with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-        file.write(row + "\n")
+    emit_row(one(), _OUTPUT.value)
 
 
 if __name__ == "__main__":

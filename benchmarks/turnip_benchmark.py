@@ -10,7 +10,6 @@ per vertex. "scale": a graph of more than 100,000 vertices.
 
 import functools
 import importlib.metadata
-import json
 import statistics
 import sys
 import time
@@ -22,6 +21,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import turnip_graphs, turnip_models
+from benchmarks.row_output import emit_row
 from jaxmem import memgraph
 from jaxmem.memgraph import TaskGraph
 
@@ -337,11 +337,7 @@ def main(argv: list[str]) -> None:
     "device": jax.devices()[0].device_kind,
   }
   for row in _rows():
-    line = json.dumps(row | {"versions": versions})
-    print(line, flush=True)
-    if _OUTPUT.value:
-      with open(_OUTPUT.value, "a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    emit_row(row | {"versions": versions}, _OUTPUT.value)
 
 
 if __name__ == "__main__":

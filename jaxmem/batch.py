@@ -87,7 +87,8 @@ def max_batch(
   )
   search = _Search(step_factory, request, multiple_of)
   batch = search.run(start)
-  plan = search.session(batch).run(search.args(batch), {})
+  made, args = search.session(batch)
+  plan = made.run(args, {})
   return BatchPlan(batch=batch, plan=plan, smallest_bytes=search.smallest)
 
 
@@ -130,8 +131,8 @@ class _Search:
   def _fits(self, batch: int) -> bool:
     self._progress.show(f"compiling and planning batch {batch}")
     if batch not in self.smallest:
-      made = self.session(batch)
-      self.smallest[batch] = made.smallest_bytes(self.args(batch))
+      made, args = self.session(batch)
+      self.smallest[batch] = made.smallest_bytes(args)
     return self.smallest[batch] <= self._limit_bytes
 
   def _next(self, low: int, high: int | None) -> int:
@@ -165,18 +166,13 @@ class _Search:
       lower_bound_bytes=0,
     )
 
-  def _made(self, batch: int) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+  def session(self, batch: int) -> tuple[session.Session, tuple[Any, ...]]:
+    """Returns the session of a batch's step, and the step's arguments."""
     made = tuple(self._factory(batch))
     if len(made) not in (2, 3) or not callable(made[0]):
       raise ValueError(
         "step_factory must return (step, args) or (step, args, jit_kwargs),"
         f" got {made!r}."
       )
-    return made[0], tuple(made[1]), dict(made[2]) if len(made) == 3 else {}
-
-  def args(self, batch: int) -> tuple[Any, ...]:
-    return self._made(batch)[1]
-
-  def session(self, batch: int) -> session.Session:
-    fun, _, jit_kwargs = self._made(batch)
-    return session.Session(fun, jit_kwargs, self._request)
+    jit_kwargs = dict(made[2]) if len(made) == 3 else {}
+    return session.Session(made[0], jit_kwargs, self._request), tuple(made[1])

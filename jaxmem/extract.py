@@ -20,37 +20,11 @@ from jaxmem_hlo import schedule
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.dataflow import UnsupportedModuleError, Value
 from jaxmem_hlo.module import Computation, Instruction
+from jaxmem_hlo.opcodes import RENAMES, STATEFUL_PREFIXES
 
 from jaxmem.graph import Buffer, Graph, Node
 
 _FIRST = frozenset({"parameter", "constant"})
-_RENAMES = frozenset(
-  {
-    "add-dependency",
-    "after-all",
-    "bitcast",
-    "domain",
-    "get-tuple-element",
-    "opt-barrier",
-    "tuple",
-  }
-)
-# Instructions of these kinds keep their order among themselves: other devices,
-# the host or a hidden state see it.
-_ORDERED_PREFIXES = (
-  "all-",
-  "async-",
-  "collective-",
-  "copy-done",
-  "copy-start",
-  "infeed",
-  "outfeed",
-  "ragged-all-to-all",
-  "recv",
-  "reduce-scatter",
-  "rng",
-  "send",
-)
 _CALLERS = frozenset({"async-start", "call", "conditional", "while"})
 _STATELESS = frozenset({"rng-bit-generator"})
 
@@ -114,7 +88,7 @@ class _Scheduler:
     self._dependents: dict[int, list[Instruction]] = {}
     self._order: list[int] = []
     for instruction in computation.instructions:
-      if instruction.opcode in _RENAMES:
+      if instruction.opcode in RENAMES:
         needed = {*instruction.operands, *instruction.control_predecessors}
         self._waiting[instruction.id] = len(needed)
         for operand in needed:
@@ -187,7 +161,7 @@ class _Builder:
     self._nodes = [
       i
       for i in self._module.schedule(computation.id)
-      if i.opcode not in _FIRST and i.opcode not in _RENAMES
+      if i.opcode not in _FIRST and i.opcode not in RENAMES
     ]
     self._index = {i.id: n for n, i in enumerate(self._nodes)}
     self._results = set(self._dataflow.trees[computation.root.id].values())
@@ -256,7 +230,7 @@ class _Builder:
       return True
     if instruction.opcode in _STATELESS:
       return False
-    if instruction.opcode.startswith(_ORDERED_PREFIXES):
+    if instruction.opcode.startswith(STATEFUL_PREFIXES):
       return True
     if instruction.opcode in _CALLERS:
       return any(

@@ -29,7 +29,7 @@ from jaxmem.budget.problem import BudgetProblem
 from jaxmem.extract import CalleePeak, from_hlo
 from jaxmem.module_plan import ModulePlan, plan_module
 from jaxmem.options import Options
-from jaxmem.plan import InfeasibleError, NeededBuffer
+from jaxmem.plan import InfeasibleError, NeededBuffer, name_buffers
 from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 
 # How far above the room the first limit of live bytes lies: temporaries that
@@ -335,11 +335,8 @@ class _Base:
     """
     chooser = self._chooser(slots, effort, with_link)
     for _ in range(max_tries):
-      try:
-        choice = chooser.choose(live_limit)
-      except InfeasibleError:
-        return None
-      if choice.extra_s >= worse_s:
+      choice = chooser.find(live_limit)
+      if choice is None or choice.extra_s >= worse_s:
         return None
       temp_bytes = self.price(choice.edits)
       if temp_bytes <= room:
@@ -423,18 +420,14 @@ def _raise_infeasible(name: str, best: _Fit, room: int) -> NoReturn:
   smallest = base.fixed_bytes + best.temp_bytes
   lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)
   buffers = tuple(base.needed(bound.values[:_NUM_NAMED]))
-  named = "; ".join(
-    f"{b.name} ({units.format_bytes(b.size_bytes)}) {b.source}".rstrip()
-    for b in buffers[:3]
-  )
   raise InfeasibleError(
     f"No plan of {name} fits memory_limit"
     f" {units.format_bytes(base.fixed_bytes + room)}: the smallest found takes"
     f" {units.format_bytes(smallest)} ({smallest} bytes), of which arguments"
     f" and outputs are {units.format_bytes(base.fixed_bytes)}, and in this"
     f" order none takes less than {units.format_bytes(lowest)}. Needed at once,"
-    f" whatever is chosen: {named}. Donate arguments, shrink the batch, or"
-    " compute the largest in parts.",
+    f" whatever is chosen: {name_buffers(buffers)}. Donate arguments, shrink"
+    " the batch, or compute the largest in parts.",
     smallest_bytes=smallest,
     lower_bound_bytes=lowest,
     buffers=buffers,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 2
 _NUM_TOP_BUFFERS = 8
+_NUM_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,14 @@ class NeededBuffer:
   name: str
   size_bytes: int
   source: str = ""
+
+
+def name_buffers(buffers: Sequence[NeededBuffer]) -> str:
+  """Names the first of some buffers, with sizes and sources, for a message."""
+  return "; ".join(
+    f"{b.name} ({units.format_bytes(b.size_bytes)}) {b.source}".rstrip()
+    for b in buffers[:_NUM_NAMED]
+  )
 
 
 class InfeasibleError(ValueError):

@@ -55,7 +55,7 @@ def _without_data(leaf: Any) -> Any:
 class _Captured:
   """What the hook saw and decided."""
 
-  data: bytes = b""
+  module: Module | None = None
   platform: str = ""
   plan: hook.Decided | None = None
   error: Exception | None = None
@@ -151,9 +151,9 @@ class Session:
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
-    captured.data, captured.platform = data, platform
     try:
       module = hook.read(data)
+      captured.module, captured.platform = module, platform
       captured.plan = self._request.decide(module, platform)
       return hook.apply(module, captured.plan)
     except Exception as error:  # Reported by plan itself, in _result.
@@ -193,7 +193,8 @@ class Session:
     )
 
   def _frontier(self, limits: Sequence[int] | None) -> frontier.Frontier:
-    module = hook.read(self._captured.data)
+    module = self._captured.module
+    assert module is not None
     planner = self._request.planner(module, self._captured.platform)
     return frontier.compute(planner, limits, self._name(), self._target())
 
@@ -212,13 +213,13 @@ class Session:
     captured = self._captured
     if isinstance(captured.error, InfeasibleError):
       raise captured.error
-    if captured.plan is None:
+    if captured.plan is None or captured.module is None:
       raise RuntimeError(
         "The step was compiled, but could not be planned. Its module holds"
         " something jaxmem does not understand; jaxmem.jit would leave it to"
         " XLA's own plan."
       ) from captured.error
-    module = hook.read(captured.data)
+    module = captured.module
     model = AssignmentModel(module, captured.platform)
     memory = _memory(planned)
     before = _memory(baseline).temp_size_in_bytes

@@ -2,6 +2,7 @@
 
 import pytest
 import random_graphs
+from allocator_traces import make_trace, places_of
 
 from jaxmem import allocators
 from jaxmem.allocators.caching import Caching, rounded, segment_bytes
@@ -11,30 +12,10 @@ _KIB = 1 << 10
 _MIB = 1 << 20
 
 
-def _trace(*values):
-  """Buffers (bytes, first step, last step); a node for each step."""
-  num_steps = 1 + max(last for _, _, last in values)
-  buffers = [
-    Buffer(
-      name=f"b{index}",
-      size_bytes=size,
-      touchers=tuple(sorted({first, last})),
-      definer=first,
-    )
-    for index, (size, first, last) in enumerate(values)
-  ]
-  before = [(step - 1,) if step else () for step in range(num_steps)]
-  return allocators.from_graph(random_graphs.build(before, buffers))
-
-
 def _run(trace, **settings):
   result = Caching(**settings).run(trace)
   allocators.validate(trace, result)
   return result
-
-
-def _places(result):
-  return [tuple(place) for place in result.placements]
 
 
 def _segments(result):
@@ -64,9 +45,9 @@ def test_sizes(asked, block, segment):
 def test_small_requests_split_a_segment():
   # b0, b1 and b2 lie side by side. When b3 comes, b0 and b1 are free and
   # joined: it takes their 1536 bytes rather than what is free behind b2.
-  trace = _trace((1000, 0, 0), (300, 0, 0), (512, 0, 2), (1200, 1, 1))
+  trace = make_trace((1000, 0, 0), (300, 0, 0), (512, 0, 2), (1200, 1, 1))
   result = _run(trace)
-  assert _places(result) == [(0, 0), (0, 1024), (0, 1536), (0, 0)]
+  assert places_of(result) == [(0, 0), (0, 1024), (0, 1536), (0, 0)]
   assert _segments(result) == [2 * _MIB]
   # 1024 + 512 + 512 at step 0; 512 + 1536 at step 1.
   assert result.peak_bytes == 2048
@@ -74,38 +55,40 @@ def test_small_requests_split_a_segment():
 
 def test_the_smallest_block_is_taken():
   # Free at step 1: 2 KiB at 0, 1 KiB at 2.5 KiB, and all behind 4 KiB.
-  trace = _trace(
+  trace = make_trace(
     (2 * _KIB, 0, 0),
     (512, 0, 2),
     (_KIB, 0, 0),
     (512, 0, 2),
     (1000, 1, 1),
   )
-  assert _places(_run(trace))[-1] == (0, 2 * _KIB + 512)
+  assert places_of(_run(trace))[-1] == (0, 2 * _KIB + 512)
 
 
 def test_large_remainders_are_split_off_above_a_mebibyte_only():
   # After 2 and 9 of 20 MiB, 9 remain. 8 leave exactly 1, which stays with them.
-  trace = _trace((2 * _MIB, 0, 0), (9 * _MIB, 0, 0), (8 * _MIB, 0, 0))
+  trace = make_trace((2 * _MIB, 0, 0), (9 * _MIB, 0, 0), (8 * _MIB, 0, 0))
   result = _run(trace)
-  assert _places(result) == [(0, 0), (0, 2 * _MIB), (0, 11 * _MIB)]
+  assert places_of(result) == [(0, 0), (0, 2 * _MIB), (0, 11 * _MIB)]
   assert _segments(result) == [20 * _MIB]
   assert result.peak_bytes == 20 * _MIB
   # A block less for the last leaves more than 1 MiB.
-  trace = _trace((2 * _MIB, 0, 0), (9 * _MIB, 0, 0), (8 * _MIB - 512, 0, 0))
+  trace = make_trace((2 * _MIB, 0, 0), (9 * _MIB, 0, 0), (8 * _MIB - 512, 0, 0))
   assert _run(trace).peak_bytes == 19 * _MIB - 512
 
 
 def test_pools_do_not_mix():
   # A free large block does not serve a small request.
-  result = _run(_trace((5 * _MIB, 0, 0), (_KIB, 1, 1)))
-  assert _places(result) == [(0, 0), (1, 0)]
+  result = _run(make_trace((5 * _MIB, 0, 0), (_KIB, 1, 1)))
+  assert places_of(result) == [(0, 0), (1, 0)]
   assert _segments(result) == [20 * _MIB, 2 * _MIB]
 
 
 def test_segments_do_not_join():
   # 12 and 14 MiB are free, in two segments: 26 MiB need a third.
-  result = _run(_trace((12 * _MIB, 0, 0), (14 * _MIB, 0, 0), (26 * _MIB, 1, 1)))
+  result = _run(
+    make_trace((12 * _MIB, 0, 0), (14 * _MIB, 0, 0), (26 * _MIB, 1, 1))
+  )
   assert _segments(result) == [12 * _MIB, 14 * _MIB, 26 * _MIB]
   assert result.peak_bytes == 26 * _MIB
   assert result.reserved_bytes == 52 * _MIB
@@ -115,7 +98,7 @@ def test_segments_do_not_join():
 def test_a_full_device_gets_free_segments_back():
   # As above, on a device of 30 MiB: both cached segments are given back.
   values = (12 * _MIB, 0, 0), (14 * _MIB, 0, 0), (26 * _MIB, 1, 1)
-  result = _run(_trace(*values), limit_bytes=30 * _MIB)
+  result = _run(make_trace(*values), limit_bytes=30 * _MIB)
   assert result.reserved_bytes == 26 * _MIB
   assert [(s.start, s.end) for s in result.segments] == [(0, 4), (1, 4), (4, 6)]
 
@@ -123,7 +106,7 @@ def test_a_full_device_gets_free_segments_back():
 def test_what_is_in_use_is_not_given_back():
   values = (12 * _MIB, 0, 0), (14 * _MIB, 0, 1), (26 * _MIB, 1, 1)
   with pytest.raises(allocators.OutOfMemoryError, match="'b2' needs") as info:
-    _run(_trace(*values), limit_bytes=30 * _MIB)
+    _run(make_trace(*values), limit_bytes=30 * _MIB)
   # The free 12 MiB were given back before it gave up.
   assert info.value.reserved_bytes == 14 * _MIB
 

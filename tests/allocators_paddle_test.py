@@ -2,6 +2,7 @@
 
 import pytest
 import random_graphs
+from allocator_traces import make_trace, places_of
 
 from jaxmem import allocators
 from jaxmem.allocators.eager_deletion import EagerDeletion
@@ -12,37 +13,17 @@ from jaxmem.graph import Buffer
 _GIB = 1 << 30
 
 
-def _trace(*values):
-  """Buffers (bytes, first step, last step); a node for each step."""
-  num_steps = 1 + max(last for _, _, last in values)
-  buffers = [
-    Buffer(
-      name=f"b{index}",
-      size_bytes=size,
-      touchers=tuple(sorted({first, last})),
-      definer=first,
-    )
-    for index, (size, first, last) in enumerate(values)
-  ]
-  before = [(step - 1,) if step else () for step in range(num_steps)]
-  return allocators.from_graph(random_graphs.build(before, buffers))
-
-
 def _run(allocator, trace):
   result = allocator.run(trace)
   allocators.validate(trace, result)
   return result
 
 
-def _places(result):
-  return [tuple(place) for place in result.placements]
-
-
 def test_auto_growth_splits_what_it_cached():
   # b0 is freed; b1 and b2 split its block; b3 does not fit any more.
-  trace = _trace((10, 0, 0), (4, 1, 2), (6, 2, 3), (5, 3, 4))
+  trace = make_trace((10, 0, 0), (4, 1, 2), (6, 2, 3), (5, 3, 4))
   result = _run(AutoGrowth(), trace)
-  assert _places(result) == [(0, 0), (0, 0), (0, 4), (1, 0)]
+  assert places_of(result) == [(0, 0), (0, 0), (0, 4), (1, 0)]
   assert [s.size_bytes for s in result.segments] == [10, 5]
   # Nothing is returned: the last segment ends with the trace.
   assert {s.end for s in result.segments} == {len(trace.events)}
@@ -50,28 +31,28 @@ def test_auto_growth_splits_what_it_cached():
 
 
 def test_auto_growth_joins_free_neighbours():
-  trace = _trace((10, 0, 0), (4, 1, 1), (6, 1, 1), (10, 2, 2))
-  assert _places(_run(AutoGrowth(), trace))[-1] == (0, 0)
+  trace = make_trace((10, 0, 0), (4, 1, 1), (6, 1, 1), (10, 2, 2))
+  assert places_of(_run(AutoGrowth(), trace))[-1] == (0, 0)
 
 
 def test_first_and_best_fit_differ():
   # Blocks of 10 and 5 are free when 5 are asked for.
-  trace = _trace((10, 0, 0), (5, 0, 0), (5, 1, 1))
-  assert _places(_run(AutoGrowth(fit="first"), trace))[-1] == (0, 0)
-  assert _places(_run(AutoGrowth(fit="best"), trace))[-1] == (1, 0)
+  trace = make_trace((10, 0, 0), (5, 0, 0), (5, 1, 1))
+  assert places_of(_run(AutoGrowth(fit="first"), trace))[-1] == (0, 0)
+  assert places_of(_run(AutoGrowth(fit="best"), trace))[-1] == (1, 0)
 
 
 def test_requests_are_rounded_up():
-  trace = _trace((10, 0, 1), (3, 1, 1))
+  trace = make_trace((10, 0, 1), (3, 1, 1))
   result = _run(AutoGrowth(alignment_bytes=8), trace)
   assert [s.size_bytes for s in result.segments] == [16, 8]
   assert result.peak_bytes == 24
 
 
 def test_naive_best_fit_takes_a_chunk():
-  trace = _trace((10, 0, 1), (20, 1, 2))
+  trace = make_trace((10, 0, 1), (20, 1, 2))
   result = _run(NaiveBestFit(available_bytes=100), trace)
-  assert _places(result) == [(0, 0), (0, 10)]
+  assert places_of(result) == [(0, 0), (0, 10)]
   assert [s.size_bytes for s in result.segments] == [92]
   assert (result.peak_bytes, result.reserved_bytes) == (30, 92)
   assert result.fragmentation_bytes == 62
@@ -79,13 +60,13 @@ def test_naive_best_fit_takes_a_chunk():
 
 def test_naive_best_fit_takes_the_smallest_block():
   # b0 and b2 are freed around b1 and b3: holes of 8 and of 5, and the rest.
-  trace = _trace((8, 0, 1), (1, 0, 3), (5, 0, 1), (1, 0, 3), (5, 2, 2))
+  trace = make_trace((8, 0, 1), (1, 0, 3), (5, 0, 1), (1, 0, 3), (5, 2, 2))
   result = _run(NaiveBestFit(available_bytes=100), trace)
-  assert _places(result)[-1] == (0, 9)
+  assert places_of(result)[-1] == (0, 9)
 
 
 def test_what_is_larger_than_a_chunk_goes_directly():
-  trace = _trace((50, 0, 0), (50, 2, 2), (10, 1, 2))
+  trace = make_trace((50, 0, 0), (50, 2, 2), (10, 1, 2))
   result = _run(NaiveBestFit(available_bytes=100, fraction=0.4), trace)
   # 50, given back; then the chunk of 40 with 10 in it; then 50 again.
   assert [s.size_bytes for s in result.segments] == [50, 40, 50]
@@ -93,23 +74,23 @@ def test_what_is_larger_than_a_chunk_goes_directly():
 
 
 def test_another_chunk_is_taken_when_one_is_full():
-  trace = _trace((30, 0, 1), (30, 1, 1))
+  trace = make_trace((30, 0, 1), (30, 1, 1))
   result = _run(NaiveBestFit(available_bytes=100, fraction=0.4), trace)
-  assert _places(result) == [(0, 0), (1, 0)]
+  assert places_of(result) == [(0, 0), (1, 0)]
   assert result.reserved_bytes == 80
   with pytest.raises(allocators.OutOfMemoryError, match="'b1' needs 92 bytes"):
-    NaiveBestFit(available_bytes=100).run(_trace((80, 0, 1), (80, 1, 1)))
+    NaiveBestFit(available_bytes=100).run(make_trace((80, 0, 1), (80, 1, 1)))
 
 
 def test_fraction_zero_shows_the_true_use():
-  trace = _trace((10, 0, 1), (20, 1, 2), (5, 2, 3))
+  trace = make_trace((10, 0, 1), (20, 1, 2), (5, 2, 3))
   result = _run(NaiveBestFit(available_bytes=100, fraction=0), trace)
   assert len(result.segments) == 3
   assert result.reserved_bytes == result.peak_bytes == trace.live_peak_bytes
 
 
 def test_the_hard_limit_raises():
-  trace = _trace((10, 0, 1), (20, 1, 2))
+  trace = make_trace((10, 0, 1), (20, 1, 2))
   assert _run(AutoGrowth(limit_bytes=30), trace).reserved_bytes == 30
   with pytest.raises(allocators.OutOfMemoryError) as caught:
     AutoGrowth(limit_bytes=29).run(trace)
@@ -127,7 +108,7 @@ def _reserved(trace, **garbage):
 
 def test_garbage_waits_for_the_threshold():
   # Equal values one after another: each dies before the next is allocated.
-  trace = _trace(*((_GIB, step, step) for step in range(6)))
+  trace = make_trace(*((_GIB, step, step) for step in range(6)))
   assert _reserved(trace).reserved_bytes == _GIB
   # 1 GB of garbage is there after each; 2 after two; never after six.
   assert _reserved(trace, threshold_gb=1).reserved_bytes == _GIB
@@ -138,7 +119,7 @@ def test_garbage_waits_for_the_threshold():
 
 def test_a_fraction_of_the_variables_is_collected_largest_first():
   # Per step one of 3 and one of 1: the largest half are those of 3.
-  trace = _trace(*((size, s, s) for s in range(4) for size in (3, 1)))
+  trace = make_trace(*((size, s, s) for s in range(4) for size in (3, 1)))
   assert _reserved(trace).reserved_bytes == 4
   assert _reserved(trace, fraction=0.5).reserved_bytes == 3 + 4 * 1
   assert _reserved(trace, fraction=0).reserved_bytes == 16
@@ -147,7 +128,7 @@ def test_a_fraction_of_the_variables_is_collected_largest_first():
 
 
 def test_without_the_fast_mode_a_kernel_must_end_first():
-  trace = _trace(*((4, step, step) for step in range(6)))
+  trace = make_trace(*((4, step, step) for step in range(6)))
   assert _reserved(trace, fast=False).reserved_bytes == 8
   slow = {"fast": False, "kernels_ahead": 2}
   assert _reserved(trace, **slow).reserved_bytes == 12
@@ -167,7 +148,7 @@ def test_in_place_hands_memory_over():
     )
   )
   result = _run(AutoGrowth(), trace)
-  assert _places(result) == [(0, 0)] * 3
+  assert places_of(result) == [(0, 0)] * 3
   assert result.reserved_bytes == 8
   assert _run(AutoGrowth(in_place=False), trace).reserved_bytes == 16
 

@@ -9,6 +9,7 @@ import record_modules
 from jaxmem_hlo import replay
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
+from jaxmem_hlo.opcodes import RENAMES
 from jaxmem_hlo.replay_layout import Fault
 
 from jaxmem import targets
@@ -19,7 +20,6 @@ from jaxmem.rewrite import (
   apply_edits,
   recomputable,
 )
-from jaxmem.rewrite.recompute_rules import RENAMES
 
 Edit = Callable[[Module, str], Module]
 

@@ -8,9 +8,10 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo import schedule
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.dataflow import UnsupportedModuleError
+from jaxmem_hlo.opcodes import RENAMES
 from tiny_hlo import f32, s32, tuple_of
 
-from jaxmem import extract, rewrite, validate
+from jaxmem import rewrite, validate
 from jaxmem.extract import CalleePeak, from_hlo
 
 
@@ -144,7 +145,7 @@ def _late_readers(module, platform, orders):
     for use in read.uses:
       name = use.instruction.name
       at = position.get(use.instruction.id, -1)
-      if use.instruction.opcode not in extract._RENAMES and at > min(chain):
+      if use.instruction.opcode not in RENAMES and at > min(chain):
         late.append(name)
   return late
 

@@ -14,6 +14,7 @@ from edited_modules import names_of, operands_of, value_of
 from jaxmem_hlo import replay
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
+from jaxmem_hlo.opcodes import RENAMES
 from tiny_hlo import f32, named, tuple_of
 
 from benchmarks import zoo
@@ -26,7 +27,7 @@ from jaxmem.rewrite import (
   recomputable,
   recompute,
 )
-from jaxmem.rewrite.recompute_rules import RENAMES, named_value
+from jaxmem.rewrite.recompute_rules import named_value
 
 needs_plugin = unittest.skipUnless(
   targets.is_available("h200"), "needs JAX's CUDA plugin"

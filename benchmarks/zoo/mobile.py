@@ -128,33 +128,24 @@ _MNASNETS = {
 
 def mobilenet_v2(batch: int, size: str) -> training.Step:
   """Builds MobileNet V2 on 224 by 224 images."""
-  module, side = _MOBILENETS[size]
-  return training.make_step(
-    "mobilenet_v2",
-    module,
-    vision.image_batch(batch, side),
-    num_classes=module.num_classes,
-    optimizer=training.momentum(),
-  )
+  return _step("mobilenet_v2", _MOBILENETS[size], batch)
 
 
 def efficientnet_b0(batch: int, size: str) -> training.Step:
   """Builds EfficientNet-B0 on 224 by 224 images."""
-  module, side = _EFFICIENTNETS[size]
-  return training.make_step(
-    "efficientnet_b0",
-    module,
-    vision.image_batch(batch, side),
-    num_classes=module.num_classes,
-    optimizer=training.momentum(),
-  )
+  return _step("efficientnet_b0", _EFFICIENTNETS[size], batch)
 
 
 def mnasnet1_0(batch: int, size: str) -> training.Step:
   """Builds MNASNet of depth multiplier 1 on 224 by 224 images."""
-  module, side = _MNASNETS[size]
+  return _step("mnasnet1_0", _MNASNETS[size], batch)
+
+
+def _step(name: str, model: tuple[MobileNet, int], batch: int) -> training.Step:
+  """Trains a network on square images of the given side."""
+  module, side = model
   return training.make_step(
-    "mnasnet1_0",
+    name,
     module,
     vision.image_batch(batch, side),
     num_classes=module.num_classes,

@@ -17,7 +17,7 @@ from jaxmem.budget.edits import Edits
 from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
-from jaxmem.plan import InfeasibleError, NeededBuffer
+from jaxmem.plan import InfeasibleError, NeededBuffer, name_buffers
 
 Effort = Literal["fast", "normal", "prove"]
 
@@ -134,10 +134,20 @@ class Chooser:
 
   def choose(self, limit_bytes: int, with_bound: bool = False) -> Choice:
     """See `choose`."""
+    found = self.find(limit_bytes, with_bound)
+    if found is None:
+      raise self._infeasible(limit_bytes)
+    return found
+
+  def find(self, limit_bytes: int, with_bound: bool = False) -> Choice | None:
+    """Returns what `choose` does, but None where that raises.
+
+    It does not look for the smallest plan, which the error would name.
+    """
     limit = limit_bytes + self.problem.slot_bytes
     best = self._best(limit)
     if best is None:
-      raise self._infeasible(limit_bytes)
+      return None
     return Choice(
       edits=Edits(
         recomputes=self.problem.as_edits(best.events),
@@ -290,16 +300,12 @@ class Chooser:
       NeededBuffer(name=v.name, size_bytes=v.size_bytes, source=v.source)
       for v in (self.problem.values[n] for n in bound.values[:_NUM_NAMED])
     )
-    named = "; ".join(
-      f"{b.name} ({units.format_bytes(b.size_bytes)}) {b.source}".rstrip()
-      for b in buffers[:3]
-    )
     return InfeasibleError(
       f"No choice of recomputes fits {units.format_bytes(limit_bytes)} of"
       f" temporaries: the smallest found needs {units.format_bytes(smallest)},"
       f" and at least {units.format_bytes(needed)} are needed, at"
       f" {self.problem.steps[bound.step].name}. Live there, whatever is chosen:"
-      f" {named}.",
+      f" {name_buffers(buffers)}.",
       smallest_bytes=smallest,
       lower_bound_bytes=needed,
       buffers=buffers,

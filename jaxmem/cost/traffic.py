@@ -6,12 +6,9 @@ import re
 
 from jaxmem_hlo import aliasing, shapes
 from jaxmem_hlo.module import Computation, Instruction, Module
+from jaxmem_hlo.opcodes import GIVEN, RENAMES
 from jaxmem_hlo.proto import hlo_pb2
 
-_NOTHING = frozenset(
-  "add-dependency after-all bitcast constant domain get-tuple-element"
-  " opt-barrier parameter partition-id replica-id tuple".split()
-)
 _TRANSPARENT = frozenset({"bitcast", "reshape", "convert", "copy"})
 
 
@@ -129,7 +126,7 @@ class TrafficCounter:
 def is_free(instruction: Instruction) -> bool:
   """Returns whether nothing runs for an instruction."""
   opcode = instruction.opcode
-  return opcode in _NOTHING or opcode.endswith("-done")
+  return opcode in RENAMES or opcode in GIVEN or opcode.endswith("-done")
 
 
 def array_bytes(shape: hlo_pb2.Shape) -> float:

@@ -124,15 +124,6 @@ class MemGraph:
     )
 
   @functools.cached_property
-  def vertex_of_task(self) -> dict[int, int]:
-    """The vertex that runs each task."""
-    return {
-      vertex.task: index
-      for index, vertex in enumerate(self.vertices)
-      if vertex.task is not None
-    }
-
-  @functools.cached_property
   def num_reloads(self) -> dict[int, int]:
     """How many vertices bring each tensor back from host memory."""
     return collections.Counter(

@@ -110,11 +110,6 @@ class Table:
     sizes = self.sizes_bytes
     return max(bound, int(tops.max(initial=0)), int(sizes.max(initial=0)))
 
-  @property
-  def max_live(self) -> int:
-    """`max_live_bytes` in units, rounded up."""
-    return -(-self.max_live_bytes // self.unit)
-
   def limits(self, capacity_bytes: int) -> np.ndarray:
     """Returns the highest offset of each buffer, in units; maybe negative."""
     return (capacity_bytes - self.sizes_bytes) // self.unit

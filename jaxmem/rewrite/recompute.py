@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from jaxmem_hlo import dataflow, shapes
 from jaxmem_hlo.module import Instruction, Module
+from jaxmem_hlo.opcodes import RENAMES
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.budget.edits import Edits, Offload, Recompute, Value
@@ -27,7 +28,6 @@ from jaxmem.rewrite.recompute_fusions import (
 from jaxmem.rewrite.recompute_module import ModuleEditor
 from jaxmem.rewrite.recompute_prune import prune
 from jaxmem.rewrite.recompute_rules import (
-  RENAMES,
   RecomputeError,
   RecomputeRules,
   find_overwriters,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxmem_hlo.module import Instruction, Module
+from jaxmem_hlo.opcodes import RENAMES
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.rewrite.recompute_fusions import (
@@ -13,7 +14,7 @@ from jaxmem.rewrite.recompute_fusions import (
   part_of_shape,
 )
 from jaxmem.rewrite.recompute_module import ModuleEditor
-from jaxmem.rewrite.recompute_rules import RENAMES, RecomputeRules
+from jaxmem.rewrite.recompute_rules import RecomputeRules
 
 _ELEMENT = "get-tuple-element"
 

@@ -16,37 +16,11 @@ from collections.abc import Mapping
 from jaxmem_hlo import aliasing, dataflow, shapes
 from jaxmem_hlo.buffers import BufferAnalysis
 from jaxmem_hlo.module import Instruction, Module
+from jaxmem_hlo.opcodes import GIVEN, RENAMES, STATEFUL_PREFIXES
 
 from jaxmem.budget.edits import Value
 
-RENAMES = frozenset(
-  {
-    "add-dependency",
-    "after-all",
-    "bitcast",
-    "domain",
-    "get-tuple-element",
-    "opt-barrier",
-    "tuple",
-  }
-)
-# Not the program's to repeat: there from the start, or not computed at all.
-_GIVEN = frozenset({"constant", "parameter", "partition-id", "replica-id"})
 _CALLERS = frozenset({"call", "conditional", "while"})
-_STATEFUL_PREFIXES = (
-  "all-",
-  "async-",
-  "collective-",
-  "copy-done",
-  "copy-start",
-  "infeed",
-  "outfeed",
-  "ragged-all-to-all",
-  "recv",
-  "reduce-scatter",
-  "rng",
-  "send",
-)
 # Sums in any order on GPUs, hence other bits in every run.
 _UNORDERED = frozenset({"scatter", "select-and-scatter"})
 _PURE_CALLS = ("__cublas$", "__cudnn$conv", "__onednn$")
@@ -94,7 +68,7 @@ class RecomputeRules:
     instruction = self.module.entry.by_id.get(value.instruction)
     if instruction is None:
       return "it is no instruction of the entry computation"
-    if instruction.opcode in _GIVEN or instruction.opcode in RENAMES:
+    if instruction.opcode in GIVEN or instruction.opcode in RENAMES:
       return f"a {instruction.opcode} produces no value"
     if instruction.opcode.endswith("-start"):
       return "it is not there before the asynchronous operation is done"
@@ -215,7 +189,7 @@ def _definition_time(
 
 def _why_not(module: Module, instruction: Instruction) -> str:
   opcode = instruction.opcode
-  if opcode in _GIVEN or opcode in RENAMES:
+  if opcode in GIVEN or opcode in RENAMES:
     return f"a {opcode} computes nothing"
   if opcode in _CALLERS:
     return f"a {opcode} is run by the schedule of another computation"
@@ -234,7 +208,7 @@ def _why_not(module: Module, instruction: Instruction) -> str:
 
 def _why_not_pure(module: Module, instruction: Instruction) -> str:
   opcode, proto = instruction.opcode, instruction.proto
-  if opcode.startswith(_STATEFUL_PREFIXES):
+  if opcode.startswith(STATEFUL_PREFIXES):
     return f"a {opcode} has a state, or others take part in it"
   if opcode in _UNORDERED:
     return f"a {opcode} may sum in another order in every run"
