@@ -52,7 +52,8 @@ class LimitPlan:
     limit_bytes: Most bytes of the whole program.
     fixed_bytes: Bytes of arguments and outputs.
     planned_bytes: Predicted temporaries.
-    lower_bound_bytes: No plan with edits of this kind needs fewer temporaries.
+    lower_bound_bytes: No plan with edits of this kind, on any order that was
+      tried, needs fewer temporaries.
     step_s: Estimated seconds of the step without edits.
     extra_s: Estimated seconds that the edits add.
     seconds: Wall time of planning.
@@ -129,7 +130,18 @@ class LimitPlanner:
       best = self._cheapest(room)
     if self._options.verify and best.edits:
       _verify(best)
-    return best.plan(limit_bytes, time.perf_counter() - self._start)
+    bound = self._least_base().bound.num_bytes
+    return LimitPlan(
+      base=best.base.decided,
+      edits=best.edits,
+      limit_bytes=limit_bytes,
+      fixed_bytes=best.base.fixed_bytes,
+      planned_bytes=best.temp_bytes,
+      lower_bound_bytes=min(best.temp_bytes, bound),
+      step_s=best.base.step_s,
+      extra_s=best.extra_s,
+      seconds=time.perf_counter() - self._start,
+    )
 
   def smallest_bytes(self) -> int:
     """Returns the bytes of the smallest whole program that can be found."""
@@ -148,7 +160,7 @@ class LimitPlanner:
     if best is None:
       best = self._smallest()
       if best.temp_bytes > room:
-        _raise_infeasible(self._name, best, room)
+        _raise_infeasible(self._name, best, self._least_base(), room)
       return best
     effort = self._options.effort
     if effort == "fast":
@@ -162,6 +174,10 @@ class LimitPlanner:
       max_tries=_MAX_FINAL_TRIES,
     )
     return better or best
+
+  def _least_base(self) -> _Base:
+    """Returns the base whose edits may need the fewest bytes."""
+    return min(self._bases, key=lambda base: base.bound.num_bytes)
 
   def _quickly(self, room: int, with_link: bool) -> _Fit | None:
     """Returns the best of all bases, found in little time."""
@@ -215,20 +231,6 @@ class _Fit:
   temp_bytes: int
   extra_s: float
 
-  def plan(self, limit_bytes: int, seconds: float) -> LimitPlan:
-    base = self.base
-    return LimitPlan(
-      base=base.decided,
-      edits=self.edits,
-      limit_bytes=limit_bytes,
-      fixed_bytes=base.fixed_bytes,
-      planned_bytes=self.temp_bytes,
-      lower_bound_bytes=min(self.temp_bytes, base.bound().num_bytes),
-      step_s=base.step_s,
-      extra_s=self.extra_s,
-      seconds=seconds,
-    )
-
 
 class _Base:
   """One version of the module that edits can be made on."""
@@ -271,10 +273,11 @@ class _Base:
       )
     return self._problems[slots]
 
+  @functools.cached_property
   def bound(self) -> lower_bound.ByteBound:
     """Bytes of temporaries that no edits go below."""
     problem = self.problem("free")
-    found = lower_bound.unavoidable_bytes(problem)
+    found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
     num_bytes = max(0, found.num_bytes - problem.slot_bytes)
     return dataclasses.replace(found, num_bytes=num_bytes)
 
@@ -414,20 +417,21 @@ def _verify(fit: _Fit) -> None:
   report.raise_if_faulty()
 
 
-def _raise_infeasible(name: str, best: _Fit, room: int) -> NoReturn:
-  base = best.base
-  bound = base.bound()
+def _raise_infeasible(
+  name: str, best: _Fit, least: _Base, room: int
+) -> NoReturn:
+  base, bound = best.base, least.bound
   smallest = base.fixed_bytes + best.temp_bytes
   lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)
-  buffers = tuple(base.needed(bound.values[:_NUM_NAMED]))
+  buffers = tuple(least.needed(bound.values[:_NUM_NAMED]))
   raise InfeasibleError(
     f"No plan of {name} fits memory_limit"
     f" {units.format_bytes(base.fixed_bytes + room)}: the smallest found takes"
     f" {units.format_bytes(smallest)} ({smallest} bytes), of which arguments"
-    f" and outputs are {units.format_bytes(base.fixed_bytes)}, and in this"
-    f" order none takes less than {units.format_bytes(lowest)}. Needed at once,"
-    f" whatever is chosen: {name_buffers(buffers)}. Donate arguments, shrink"
-    " the batch, or compute the largest in parts.",
+    f" and outputs are {units.format_bytes(base.fixed_bytes)}, and no edits of"
+    f" these orders take less than {units.format_bytes(lowest)}. Needed at"
+    f" once, whatever is chosen: {name_buffers(buffers)}. Donate arguments,"
+    " shrink the batch, or compute the largest in parts.",
     smallest_bytes=smallest,
     lower_bound_bytes=lowest,
     buffers=buffers,

@@ -123,9 +123,8 @@ class Chooser:
     self._work = _WORK[effort]
     self._rates = rates
     self._unedited = Profile(problem)
-    movable = [n for n, v in enumerate(problem.values) if v.moves_as]
     self._bytes_bound = lower_bound.unavoidable_bytes(
-      problem, frozenset(movable if rates else ())
+      problem, with_host=rates is not None
     )
     self._every_event = pools.all_events(problem, _MAX_EVENTS)
     self._found: dict[int, Profile | None] = {}

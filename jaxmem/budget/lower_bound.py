@@ -129,55 +129,128 @@ class ByteBound:
 
 
 def unavoidable_bytes(
-  problem: BudgetProblem, may_leave: frozenset[int] = frozenset()
+  problem: BudgetProblem, with_host: bool = False
 ) -> ByteBound:
   """Returns the most bytes that some step needs in every plan.
 
   These are its operands and outputs, its extra bytes, and values on their way
-  from an earlier to a later step that cannot be made again.
+  from an earlier to a later step that neither can be made again nor, if there
+  is a host, can wait there. What may run again may also run only later, since
+  what nobody reads is dropped: of what is on its way the least counts, from the
+  step up to where it must have run.
 
   Args:
     problem: The problem.
-    may_leave: Values that can go to the host and come back.
+    with_host: Whether values may go to the host and come back.
   """
-  needed: list[set[int]] = [set() for _ in problem.steps]
+  sizes = problem.size_bytes
   passing = np.zeros(problem.num_steps + 1, np.int64)
-  spans: list[tuple[int, int, int]] = []
-  end = problem.num_steps
+  spans: dict[int, list[tuple[int, int]]] = {}
+  for value, start, stop in _forced_spans(problem, with_host):
+    spans.setdefault(value, []).append((start, stop))
+    passing[start] += sizes[value]
+    passing[stop] -= sizes[value]
+  passing = np.cumsum(passing)
+  best = ByteBound(0, 0, ())
+  for step, stop, own in _needs(problem):
+    others = passing[step:stop].copy()
+    for value in own:
+      for first, end in spans.get(value, ()):
+        others[max(0, first - step) : max(0, end - step)] -= sizes[value]
+    num_bytes = _own_bytes(problem, step, own) + int(others.min())
+    if num_bytes > best.num_bytes:
+      where = step + int(others.argmin())
+      on_way = {
+        v for v, s in spans.items() if any(a <= where < b for a, b in s)
+      }
+      values = sorted(own | on_way, key=lambda v: (-sizes[v], v))
+      best = ByteBound(num_bytes, step, tuple(values))
+  return best
+
+
+def _forced_spans(
+  problem: BudgetProblem, with_host: bool
+) -> Iterator[tuple[int, int, int]]:
+  """Yields (value, start, stop): it is there at steps [start, stop)."""
   for value, stored in enumerate(problem.values):
-    if not stored.size_bytes:
+    if not stored.size_bytes or (with_host and stored.moves_as is not None):
       continue
     first = -1 if stored.producer is None else stored.producer
-    points = [first, *stored.uses, *[end] * stored.is_result]
-    for point in points:
-      if 0 <= point < end and not (stored.is_droppable and point == first):
-        needed[point].add(value)
     unit = problem.unit_of[value]
+    # A run as late as it may be closes a gap up to there.
+    made_until = 0 if unit < 0 else problem.latest_run[unit]
+    points = [first, *stored.uses, *[problem.num_steps] * stored.is_result]
     for earlier, later in itertools.pairwise(points):
-      is_made = unit >= 0 and later <= problem.latest_run[unit]
-      if not is_made and value not in may_leave:
-        passing[earlier + 1] += stored.size_bytes
-        passing[later] -= stored.size_bytes
-        spans.append((value, earlier, later))
-  totals = np.cumsum(passing)[:-1] + problem.extra_bytes
-  for step, values in enumerate(needed):
-    totals[step] += sum(problem.values[v].size_bytes for v in values)
-    totals[step] -= _most_shared(problem, step)
-  if not totals.size:
-    return ByteBound(0, 0, ())
-  worst = int(totals.argmax())
-  forced = needed[worst] | {v for v, a, b in spans if a < worst < b}
-  return ByteBound(
-    int(totals[worst]),
-    worst,
-    tuple(sorted(forced, key=lambda v: (-problem.values[v].size_bytes, v))),
-  )
+      start = max(earlier + 1, made_until)
+      if start < later:
+        yield value, start, later
 
 
-def _most_shared(problem: BudgetProblem, step: int) -> int:
+def _needs(
+  problem: BudgetProblem,
+) -> Iterator[tuple[int, int, frozenset[int]]]:
+  """Yields what is needed at once, operands and outputs.
+
+  Yields:
+    (step, stop, values): all these are there, together with what is on its way
+    at one of the steps [step, stop).
+  """
+  whole: list[set[int]] = [set() for _ in problem.steps]
+  for value, stored in enumerate(problem.values):
+    for step in (stored.producer, *stored.uses):
+      if step is not None:
+        whole[step].add(value)
+  latest = _latest_first_run(problem)
+  made_again = set()
+  for unit, made in enumerate(problem.units):
+    made_again.add(made.step)
+    own = frozenset((*made.inputs, *made.outputs))
+    yield made.step, max(made.step + 1, latest[unit]), own
+  for step, values in enumerate(whole):
+    if step not in made_again:
+      yield step, step + 1, frozenset(values)
+
+
+def _latest_first_run(problem: BudgetProblem) -> list[int]:
+  """For each unit, the step before which, or at which, it must have run.
+
+  Until its first reader has run, which may run later itself.
+  """
+  readers: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
+  for unit, made in enumerate(problem.units):
+    for value in made.inputs:
+      readers[made.step, value].append(unit)
+  latest = [0] * len(problem.units)
+  for unit in reversed(range(len(problem.units))):
+    made = problem.units[unit]
+    ends = [
+      latest[reader] if reader >= 0 else use
+      for value in made.outputs
+      for use in problem.values[value].uses
+      for reader in readers.get((use, value), [-1])
+    ]
+    last = problem.latest_run[unit]
+    latest[unit] = min([*ends, last]) if ends else made.step
+  return latest
+
+
+def _own_bytes(
+  problem: BudgetProblem, step: int, values: frozenset[int]
+) -> int:
+  """Returns what a step needs for itself if it reads and writes values."""
+  total = sum(problem.values[v].size_bytes for v in values)
+  extra = problem.steps[step].extra_bytes
+  return total + extra - _most_shared(problem, step, values)
+
+
+def _most_shared(
+  problem: BudgetProblem, step: int, values: frozenset[int]
+) -> int:
   """A bound on what a step's outputs share with operands, in any plan."""
   best: dict[int, int] = {}
   for operand, output in problem.steps[step].shares:
+    if operand not in values or output not in values:
+      continue
     size = min(problem.values[v].size_bytes for v in (operand, output))
     best[output] = max(best.get(output, 0), size)
   return sum(best.values())
