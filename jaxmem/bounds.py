@@ -16,6 +16,9 @@ from ortools.graph.python import max_flow
 from jaxmem import liveness
 from jaxmem.graph import Graph
 
+# Bytes of closures that one network remembers.
+_MAX_REMEMBERED = 1 << 26
+
 
 class LowerBound(NamedTuple):
   """A lower bound on the peak, and where it comes from.
@@ -46,7 +49,8 @@ class MinCut:
 
   def __init__(self, graph: Graph):
     self._graph = graph
-    self._predecessors = [node.predecessors for node in graph.nodes]
+    self._ancestors = _Closures([node.predecessors for node in graph.nodes])
+    self._descendants = _Closures(graph.successors)
     self._source = graph.num_nodes + graph.num_buffers
     self._sink = self._source + 1
     sizes = graph.arrays.size_bytes
@@ -125,18 +129,15 @@ class MinCut:
 
   def _forced(
     self, node: int, before: tuple[int, ...], after: tuple[int, ...]
-  ) -> list[int]:
+  ) -> np.ndarray:
     """The arcs to switch on: source to ancestors, descendants to sink."""
-    to_source = self._first_switch
-    to_sink = to_source + self._graph.num_nodes
-    ancestors = _closure(self._predecessors, (node, *before)) - {node}
-    descendants = _closure(self._graph.successors, (node, *after))
-    return [
-      *(to_source + other for other in ancestors),
-      *(to_sink + other for other in descendants),
-    ]
+    ancestors = self._ancestors.of((node, *before)).copy()
+    ancestors[node] = False
+    descendants = self._descendants.of((node, *after))
+    forced = np.concatenate([ancestors, descendants]).nonzero()[0]
+    return (forced + self._first_switch).astype(np.int32)
 
-  def _solve(self, node: int, forced: list[int]) -> int:
+  def _solve(self, node: int, forced: np.ndarray) -> int:
     self._switch(forced, self._infinite)
     status = self._flow.solve(self._source, self._sink)
     if status != self._flow.OPTIMAL:
@@ -147,9 +148,12 @@ class MinCut:
     self.num_flows += 1
     return self._flow.optimal_flow()
 
-  def _switch(self, arcs: list[int], capacity: int) -> None:
-    for arc in arcs:
-      self._flow.set_arc_capacity(arc, capacity)
+  def _switch(self, arcs: np.ndarray, capacity: int) -> None:
+    capacities = np.full(len(arcs), capacity, np.int64)
+    self._flow.set_arcs_capacity(
+      arcs,  # pyright: ignore[reportArgumentType]
+      capacities,  # pyright: ignore[reportArgumentType]
+    )
 
   def _precedence_arcs(self) -> Iterable[tuple[int, int, int]]:
     for index, node in enumerate(self._graph.nodes):
@@ -171,18 +175,42 @@ class MinCut:
           yield vertex, toucher, self._infinite
 
 
-def _closure(
-  neighbours: Sequence[Sequence[int]], start: Iterable[int]
-) -> set[int]:
-  """Returns the nodes that can be reached, those at the start included."""
-  found = set(start)
-  todo = list(found)
-  while todo:
-    for other in neighbours[todo.pop()]:
-      if other not in found:
-        found.add(other)
-        todo.append(other)
-  return found
+class _Closures:
+  """Which nodes can be reached from which, remembered as they are asked for.
+
+  Args:
+    neighbours: Of each node, the nodes one step away.
+  """
+
+  def __init__(self, neighbours: Sequence[Sequence[int]]):
+    self._neighbours = neighbours
+    self._known: dict[int, np.ndarray] = {}
+
+  def of(self, start: Sequence[int]) -> np.ndarray:
+    """Returns whether each node can be reached; those at the start can."""
+    found = self._of_one(start[0])
+    for node in start[1:]:
+      found = found | self._of_one(node)
+    return found
+
+  def _of_one(self, start: int) -> np.ndarray:
+    if start not in self._known:
+      if len(self._known) * len(self._neighbours) > _MAX_REMEMBERED:
+        self._known.clear()
+      self._known[start] = self._search(start)
+    return self._known[start]
+
+  def _search(self, start: int) -> np.ndarray:
+    found = {start}
+    todo = [start]
+    while todo:
+      for other in self._neighbours[todo.pop()]:
+        if other not in found:
+          found.add(other)
+          todo.append(other)
+    reached = np.zeros(len(self._neighbours), bool)
+    reached[list(found)] = True
+    return reached
 
 
 def max_shared_bytes(graph: Graph, node: int) -> int:

@@ -390,7 +390,8 @@ class _Builder:
         for read in self._dataflow.trees[operand].values():
           # On the heap, buffers of several values never take a place over.
           if (
-            read in number
+            read.size_bytes == value.size_bytes
+            and read in number
             and (
               value.size_bytes <= largest_slot
               or (self._is_alone(read) and self._is_alone(value))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import time
@@ -163,19 +164,19 @@ def _plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   found = None
   if removed and options.remove_copies:
     changed = module.with_bitcasts(removed)
-    found = _ModulePlanner(changed, platform, options, original.model).search(
-      enough
-    )
+    planner = _ModulePlanner(changed, platform, options, original.model)
     # Copies that need not be made save time, too.
     copied = sum(c.size_bytes for c in copies.removable)
     is_copied_much = copied >= baseline * options.min_gain
     limit = baseline if is_copied_much else enough
-    if found.planned_bytes > limit:
-      found = None
+    if planner.may_reach(limit):
+      found = planner.search(enough)
+      if found.planned_bytes > limit:
+        found = None
   kept = False
   if found is None:
     removed = ()
-    found = original.search(enough)
+    found = original.search(enough, baseline)
     kept = found.planned_bytes > enough
   return ModulePlan(
     platform=platform,
@@ -235,29 +236,43 @@ class _ModulePlanner:
       if computation.id in sequential and computation is not self.module.entry:
         self._plan_inner(computation)
 
-  def search(self, enough_bytes: float) -> _Found:
+  def may_reach(self, limit_bytes: float) -> bool:
+    """Whether a quick bound allows as few bytes of temporaries."""
+    return self._quick_bound <= limit_bytes
+
+  @functools.cached_property
+  def _low_bytes(self) -> int:
+    """A quick bound for the entry's graph, memory of slots included."""
+    graph = self.entry.graph
+    initial = range(graph.num_nodes)
+    return bounds.lower_bound(graph, initial, _QUICK_FLOWS).num_bytes
+
+  @functools.cached_property
+  def _quick_bound(self) -> int:
+    graph = self.entry.graph
+    return self._bound(graph, self._low_bytes) - graph.base_bytes
+
+  def search(
+    self, enough_bytes: float, initial_bytes: int | None = None
+  ) -> _Found:
     """Orders the entry; `orders` holds what was chosen for the callees.
 
     Args:
       enough_bytes: Temporaries that a plan must not exceed to be worth it.
         Where the bound already does, nothing is searched, unless a proof is
         asked for.
+      initial_bytes: Temporaries of the module as it is, if known.
     """
     graph = self.entry.graph
-    effort = self._options.effort
     initial = tuple(range(graph.num_nodes))
-    low = bounds.lower_bound(graph, initial, max_flows=_QUICK_FLOWS).num_bytes
-    hopeless = self._bound(graph, low) - graph.base_bytes > enough_bytes
-    peak_bytes = liveness.peak_bytes(graph, initial)
-    if peak_bytes - graph.base_bytes <= (low - graph.base_bytes) * _MET:
-      free = order.unchanged(graph, initial, low)
-    else:
-      free = order.plan_order(graph, effort=effort)
-    candidates = self._candidates(free.candidates)
-    if hopeless and effort != "prove":
+    free, candidates = self._search_models(initial)
+    if not self.may_reach(enough_bytes) and self._options.effort != "prove":
       candidates = iter((initial,))
     bound = self._bound(graph, free.lower_bound_bytes) - graph.base_bytes
-    best, planned = self._choose(candidates, bound)
+    known = {}
+    if initial_bytes is not None and not self.orders:
+      known[initial] = initial_bytes
+    best, planned = self._choose(candidates, bound, known)
     live = liveness.peak_bytes(graph, best) - graph.base_bytes
     if best != initial or self.entry.is_repaired:
       self._set(self.entry, best)
@@ -266,22 +281,61 @@ class _ModulePlanner:
       planned_bytes=planned,
       lower_bound_bytes=max(0, bound),
       is_optimal=live <= bound * _MET and planned <= bound * _PACKED_WELL,
-      search_proved=(free.peak_bytes - graph.base_bytes)
-      <= (free.lower_bound_bytes - graph.base_bytes) * _MET,
+      search_proved=self._meets(free.order, free.lower_bound_bytes),
       method=free.method,
     )
 
-  def _candidates(
+  def _search_models(
+    self, initial: tuple[int, ...]
+  ) -> tuple[order.OrderResult, Iterator[tuple[int, ...]]]:
+    """Returns the result where slots are free, and orders to be priced."""
+    graph, low = self.entry.graph, self._low_bytes
+    if self._meets(initial, low):
+      free = order.unchanged(graph, initial, low)
+      return free, self._by_turns(free.candidates)
+    proven = self._proven()
+    if proven is not None:
+      return proven, iter(proven.candidates)
+    free = order.plan_order(
+      graph, effort=self._options.effort, start=self._packed.order
+    )
+    return free, self._by_turns(free.candidates)
+
+  def _proven(self) -> order.OrderResult | None:
+    """The result where slots are taken, if it is optimal where they are not."""
+    graph, packed = self.entry.graph, self._packed
+    bound = bounds.lower_bound(graph, packed.order, max_flows=_QUICK_FLOWS)
+    low = max(bound.num_bytes, self._low_bytes)
+    if not self._meets(packed.order, low):
+      return None
+    peak_bytes = liveness.peak_bytes(graph, packed.order)
+    return dataclasses.replace(
+      packed,
+      peak_bytes=peak_bytes,
+      lower_bound_bytes=low,
+      status="optimal" if peak_bytes == low else "feasible",
+    )
+
+  def _meets(self, nodes: Sequence[int], bound_bytes: int) -> bool:
+    base_bytes = self.entry.graph.base_bytes
+    peak_bytes = liveness.peak_bytes(self.entry.graph, nodes)
+    return peak_bytes - base_bytes <= (bound_bytes - base_bytes) * _MET
+
+  @functools.cached_property
+  def _packed(self) -> order.OrderResult:
+    return order.plan_order(
+      _without_slots(self.entry.graph),
+      effort=self._options.effort,
+      prove=False,
+    )
+
+  def _by_turns(
     self, free: Sequence[tuple[int, ...]]
   ) -> Iterator[tuple[int, ...]]:
     """Yields orders to be priced, those of both slot models by turns."""
     yield from free[:1]
     # Only searched when the first was not good enough.
-    packed = order.plan_order(
-      _without_slots(self.entry.graph),
-      effort=self._options.effort,
-      prove=False,
-    )
+    packed = self._packed
     yield from packed.candidates[:1]
     for pair in itertools.zip_longest(free[1:], packed.candidates[1:]):
       yield from (c for c in pair if c is not None)
@@ -323,7 +377,10 @@ class _ModulePlanner:
     self.orders[graph.computation.id] = tuple(ids)
 
   def _choose(
-    self, candidates: Iterator[tuple[int, ...]], bound_bytes: int
+    self,
+    candidates: Iterator[tuple[int, ...]],
+    bound_bytes: int,
+    known: Mapping[tuple[int, ...], int],
   ) -> tuple[tuple[int, ...], int]:
     """Prices orders; of those that need the fewest bytes, the closest wins."""
     initial = tuple(range(self.entry.graph.num_nodes))
@@ -334,9 +391,7 @@ class _ModulePlanner:
     ):
       if candidate in priced:
         continue
-      ids = self.entry.schedule(candidate)
-      orders = {**self.orders, self.module.entry.id: ids}
-      priced[candidate] = self._temp_bytes(orders, limit)
+      priced[candidate] = known.get(candidate) or self._price(candidate, limit)
       limit = int(min(priced.values()) * _ALIKE)
       if limit <= bound_bytes * _ALIKE**2:
         break
@@ -344,6 +399,11 @@ class _ModulePlanner:
     alike = [c for c, b in priced.items() if b <= least * _ALIKE]
     best = min(alike, key=lambda c: order.displacement(c, initial))
     return best, priced[best]
+
+  def _price(self, nodes: Sequence[int], limit_bytes: int | None) -> int:
+    ids = self.entry.schedule(nodes)
+    orders = {**self.orders, self.module.entry.id: ids}
+    return self._temp_bytes(orders, limit_bytes)
 
   def _bound(self, graph: Graph, bound: int) -> int:
     """Lowers the entry's bound where a callee's own order is not proven."""

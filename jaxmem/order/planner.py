@@ -80,6 +80,7 @@ def plan_order(
   *,
   effort: Effort = "normal",
   prove: bool = True,
+  start: Sequence[int] | None = None,
 ) -> OrderResult:
   """Finds an order with a low peak, close to the compiler's order.
 
@@ -95,6 +96,8 @@ def plan_order(
       minutes on the proof.
     prove: Whether to run the methods whose main use is a proof (probing and
       CP-SAT), as far as the effort has them.
+    start: An order that is known to be good, to begin the search with; the
+      initial order if None.
 
   Returns:
     The best order found. Of several with its peak, the one that departs least
@@ -123,7 +126,7 @@ def plan_order(
   budget = _BUDGETS[effort]
   if not prove:
     budget = dataclasses.replace(budget, max_cpsat_nodes=0, max_probe_flows=0)
-  found = _improve(contraction, initial, budget)
+  found = _improve(contraction, start or initial, budget)
   return _stay_close(graph, contraction, initial, found)
 
 
@@ -150,13 +153,13 @@ def unchanged(
 
 
 def _improve(
-  contraction: Contraction, initial: tuple[int, ...], budget: _Budget
+  contraction: Contraction, start: Sequence[int], budget: _Budget
 ) -> OrderResult:
   """Runs the orderers on the contracted graph."""
   graph = contraction.graph
   found = search(
     graph,
-    contraction.shrink(initial),
+    contraction.shrink(start),
     max_passes=budget.max_passes,
     max_runs=budget.max_runs,
     max_flows=budget.max_flows,
