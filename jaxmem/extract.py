@@ -16,7 +16,6 @@ import heapq
 import itertools
 from collections.abc import Mapping, Sequence
 
-from jaxmem_hlo import schedule
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.dataflow import UnsupportedModuleError, Value
 from jaxmem_hlo.module import Computation, Instruction
@@ -357,8 +356,7 @@ class _Builder:
 
   def _chains(self) -> list[list[Value]]:
     """Values of one buffer that follow each other here, in order."""
-    timeline = schedule.Timeline(self._module)
-    ranges = schedule.live_ranges(self._analysis, timeline)
+    ranges = self._model.own_ranges
     chains: dict[int, list[Value]] = {}
     for value in self._values:
       buffer = self._analysis.buffer_of(value)

@@ -9,6 +9,7 @@ defined.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 from jaxmem_hlo import aliasing, packing, schedule
@@ -46,7 +47,7 @@ class AssignmentModel:
     self._shares: dict[tuple[int, ShapeIndex, int, ShapeIndex], bool] = (
       like._shares if like is not None else {}
     )
-    self._post_order = _post_order(module)
+    self._post_order = _post_order(self.analysis)
     self._by_size = sorted(self.analysis.buffers, key=self._assignment_order)
     self._num_thread_local = _num_thread_local(self.analysis)
 
@@ -80,19 +81,35 @@ class AssignmentModel:
     orders: Mapping[int, Sequence[int]] | None,
     limit_bytes: int | None,
   ) -> Assignment:
-    timeline = schedule.Timeline(self.module, orders)
-    ranges = schedule.live_ranges(self.analysis, timeline)
+    ranges, length = (
+      self._live_ranges(schedule.Timeline(self.module, orders))
+      if orders
+      else self._own_ranges
+    )
     allocations, heap = self._assign_fixed(ranges)
     spaces: dict[int, list[LogicalBuffer]] = {}
     for buffer in heap:
       spaces.setdefault(buffer.memory_space, []).append(buffer)
     for space in sorted(spaces):
       allocations.append(
-        self._assign_heap(
-          space, spaces[space], ranges, timeline.length, limit_bytes
-        )
+        self._assign_heap(space, spaces[space], ranges, length, limit_bytes)
       )
     return Assignment(tuple(self._combine_temps(allocations)), ranges)
+
+  @property
+  def own_ranges(self) -> dict[Value, LiveRange]:
+    """Live range of every value in the module's own order; to be read only."""
+    return self._own_ranges[0]
+
+  @functools.cached_property
+  def _own_ranges(self) -> tuple[dict[Value, LiveRange], int]:
+    return self._live_ranges(schedule.Timeline(self.module))
+
+  def _live_ranges(
+    self, timeline: schedule.Timeline
+  ) -> tuple[dict[Value, LiveRange], int]:
+    """Returns live ranges and the length of the timeline."""
+    return schedule.live_ranges(self.analysis, timeline), timeline.length
 
   # Buffers with an allocation of their own, and those that fit into one.
 
@@ -253,12 +270,14 @@ class AssignmentModel:
     )
 
 
-def _post_order(module: Module) -> dict[int, int]:
+def _post_order(analysis: BufferAnalysis) -> dict[int, int]:
   """Positions with callers before callees, operands before users."""
   positions: dict[int, int] = {}
-  for computation in reversed(module.computations):
-    for instruction in computation.instructions:
-      positions[instruction.id] = len(positions)
+  sequential = set(analysis.dataflow.computations)
+  for computation in reversed(analysis.module.computations):
+    if computation in sequential:
+      for instruction in computation.instructions:
+        positions[instruction.id] = len(positions)
   return positions
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 from jaxmem_hlo import aliasing
 from jaxmem_hlo.dataflow import Dataflow, Value, while_computations
@@ -75,6 +76,33 @@ class BufferAnalysis:
       trees[parameters[number].id][index]
       for number, index in self.module.donations
     }
+
+  @functools.cached_property
+  def readers(self) -> dict[Value, tuple[frozenset[int], bool]]:
+    """Value -> ids of instructions that read it, and whether it stays.
+
+    The value of a parameter that is not donated stays to the end.
+    """
+    return {
+      value: (
+        frozenset(self._readers(value)),
+        value.instruction.opcode == "parameter"
+        and value.instruction.computation is self.module.entry
+        and value not in self.donated,
+      )
+      for value in self.dataflow.values
+    }
+
+  def _readers(self, value: Value) -> Iterator[int]:
+    for use in value.uses:
+      reader = use.instruction
+      if reader.opcode == "call":
+        continue  # The reads inside the callee count.
+      if reader.opcode == "while":
+        # The initial value ends where the body starts to own it.
+        body, _ = while_computations(self.module, reader)
+        reader = body.parameters[0]
+      yield reader.id
 
   def _unite_instruction(self, instruction: Instruction) -> None:
     if instruction.opcode == "while":

@@ -43,6 +43,7 @@ class Value:
 
   Attributes:
     id: Orders values as XLA orders them: definitions in post order, then phis.
+    instruction: The defining instruction.
     position: The definition.
     size_bytes: Bytes of the buffer that holds it.
     memory_space: XLA's memory space ("color"); 0 is the device's default.
@@ -53,6 +54,7 @@ class Value:
   """
 
   id: int
+  instruction: Instruction
   position: Position
   size_bytes: int
   memory_space: int
@@ -60,11 +62,6 @@ class Value:
   positions: list[Position] = dataclasses.field(default_factory=list)
   uses: list[Use] = dataclasses.field(default_factory=list)
   is_live_out: bool = False
-
-  @property
-  def instruction(self) -> Instruction:
-    """The defining instruction."""
-    return self.position.instruction
 
   @property
   def name(self) -> str:
@@ -166,7 +163,10 @@ class Dataflow:
 
   def _number_definitions(self) -> dict[int, int]:
     numbers: dict[int, int] = {}
+    here = set(self.computations)
     for computation in self.module.computations:
+      if computation not in here:
+        continue
       for instruction in computation.instructions:
         numbers[instruction.id] = len(numbers)
     return numbers
@@ -182,6 +182,7 @@ class Dataflow:
     value = Value(
       # Final ids follow in _collect; this one only has to sort.
       id=self._num_phis if phi else -1,
+      instruction=instruction,
       position=Position(instruction, index),
       size_bytes=shapes.top_level_bytes(shape),
       memory_space=shape.layout.memory_space,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxmem_hlo.buffers import BufferAnalysis
 from jaxmem_hlo.dataflow import Position, Value, while_computations
@@ -95,8 +95,8 @@ def live_ranges(
     timeline: A schedule of the same module.
   """
   ranges = {
-    value: _live_range(analysis, timeline, value)
-    for value in analysis.dataflow.values
+    value: _live_range(timeline, value, readers, is_kept)
+    for value, (readers, is_kept) in analysis.readers.items()
   }
   _extend_async(analysis, timeline, ranges)
   for buffer in analysis.buffers:
@@ -106,14 +106,14 @@ def live_ranges(
 
 
 def _live_range(
-  analysis: BufferAnalysis, timeline: Timeline, value: Value
+  timeline: Timeline, value: Value, readers: Collection[int], is_kept: bool
 ) -> LiveRange:
   times, spans = timeline.times, timeline.spans
   instruction = value.instruction
-  span = spans[instruction.computation.id]
-  start = (
-    span[0] if instruction.opcode == "parameter" else times[instruction.id]
-  )
+  if instruction.opcode == "parameter":
+    start = spans[instruction.computation.id][0]
+  else:
+    start = times[instruction.id]
   end, last = -1, value.position
   for position in value.positions:
     where = position.instruction
@@ -124,28 +124,11 @@ def _live_range(
       time = times[where.id]
     if time > end:
       end, last = time, position
-  end = max(end, _last_use(analysis.module, timeline, value))
-  entry = analysis.module.entry
-  if (
-    instruction.opcode == "parameter"
-    and instruction.computation is entry
-    and value not in analysis.donated
-  ):
+  if is_kept:
     end = timeline.length
+  elif readers:
+    end = max(end, max(map(times.__getitem__, readers)))
   return LiveRange(start, end, last)
-
-
-def _last_use(module: Module, timeline: Timeline, value: Value) -> int:
-  end = -1
-  for use in value.uses:
-    reader = use.instruction
-    if reader.opcode == "call":
-      continue  # The reads inside the callee count.
-    if reader.opcode == "while":
-      # The initial value ends where the body starts to own it.
-      reader = while_computations(module, reader)[0].parameters[0]
-    end = max(end, timeline.times[reader.id])
-  return end
 
 
 def _extend_async(
