@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jaxmem_hlo.dataflow import UnsupportedModuleError
 from jaxmem_hlo.module import Module
 from tiny_hlo import f32, tuple_of
 
-from jaxmem import Options
+from jaxmem import Options, module_plan
 from jaxmem.module_plan import plan_module
 
 _DIGEST = """
@@ -60,6 +61,19 @@ class RecordedTest(parameterized.TestCase):
     again = Module.from_bytes(planned.to_bytes())
     model = AssignmentModel(again, recorded.platform)
     self.assertEqual(model.assign().temp_bytes, plan.planned_bytes)
+
+  @parameterized.parameters(*record_modules.PROGRAMS)
+  def test_one_search_says_nothing_that_two_refute(self, name):
+    quick, _ = self.plan(name)
+    with mock.patch.object(module_plan._ModulePlanner, "_proven") as proven:
+      proven.return_value = None
+      thorough, _ = self.plan(name)
+    self.assertLessEqual(quick.lower_bound_bytes, thorough.planned_bytes)
+    self.assertLessEqual(thorough.lower_bound_bytes, quick.planned_bytes)
+    if quick.status == "optimal" and thorough.orders:
+      self.assertLessEqual(
+        quick.planned_bytes, 1.01 * thorough.planned_bytes, msg=quick.method
+      )
 
   @parameterized.parameters(*record_modules.PROGRAMS)
   def test_the_module_itself_is_left_alone(self, name):

@@ -36,6 +36,23 @@ class PlanOrderTest(parameterized.TestCase):
     self.assertEqual(result.peak_bytes, least)
     self.assertEqual(result.status, "optimal")
 
+  def test_a_start_is_improved_and_is_no_candidate_by_itself(self):
+    graph = random_graphs.train_step(12, num_branches=2)
+    initial = tuple(range(graph.num_nodes))
+    alone = plan_order(graph)
+    again = plan_order(graph, start=alone.order)
+    self.assertLessEqual(again.peak_bytes, alone.peak_bytes)
+    self.assertLess(again.peak_bytes, liveness.peak_bytes(graph, initial))
+    self.assertEqual(again.candidates[-1], initial)
+    # A start as bad as can be costs nothing but effort.
+    for seed in range(30):
+      graph = random_graphs.random_graph(seed, 3 + seed % 5)
+      orders = list(random_graphs.all_orders(graph))
+      peaks = {o: liveness.peak_bytes(graph, o) for o in orders}
+      worst = max(peaks, key=lambda order: peaks[order])
+      result = plan_order(graph, orders[0], start=worst)
+      self.assertEqual(result.peak_bytes, min(peaks.values()), msg=str(seed))
+
   def test_an_optimal_order_is_kept(self):
     graph = random_graphs.dataflow(
       [("a", 3, ()), ("b", 5, ("a",)), ("c", 7, ("b",))]
