@@ -79,3 +79,13 @@ def solve(solver: cp_model.CpSolver, model: cp_model.CpModel) -> CpStatus:
   if int(status) not in _STATUS:
     raise RuntimeError(f"CP-SAT must accept the model: {model.validate()}")
   return _STATUS[int(status)]
+
+
+def objective_bound(solver: cp_model.CpSolver) -> int:
+  """Returns the proven lower bound of the last solve's integer objective.
+
+  `solver.best_objective_bound` is a float, which may be off above 2**53, to
+  either side. 0 if the search ended before it had any bound, so for objectives
+  that cannot be negative only.
+  """
+  return solver.response_proto.inner_objective_lower_bound

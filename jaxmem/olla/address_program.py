@@ -159,7 +159,7 @@ class AddressModel:
     solver = cpsat.make_solver(max_deterministic_time)
     status = cpsat.solve(solver, self._model)
     assert status != "infeasible", "The first placement is a solution."
-    bound = round(solver.best_objective_bound) * self._unit
+    bound = cpsat.objective_bound(solver) * self._unit
     if status == "unknown":
       return AddressAnswer((), 0, bound)
     addresses = self._locations.convert_to_addresses(solver)

@@ -183,7 +183,7 @@ class JointModel:
     solver = cpsat.make_solver(max_deterministic_time)
     status = cpsat.solve(solver, self._model)
     assert status != "infeasible", "The first plan is a solution."
-    bound = round(solver.best_objective_bound) * self._unit
+    bound = cpsat.objective_bound(solver) * self._unit
     if status == "unknown":
       return None, bound
     addresses = self._locations.convert_to_addresses(solver)

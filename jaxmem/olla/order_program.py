@@ -115,7 +115,7 @@ class OrderModel:
     solver = cpsat.make_solver(max_deterministic_time)
     status = cpsat.solve(solver, self._model)
     assert status != "infeasible", "The first order is a solution."
-    bound = round(solver.best_objective_bound) * self._unit
+    bound = cpsat.objective_bound(solver) * self._unit
     if status == "unknown":
       return OrderAnswer(None, bound)
     return OrderAnswer(self._lifetimes.convert_to_order(solver), bound)

@@ -13,12 +13,12 @@ from jaxmem import liveness
 from jaxmem.graph import Graph, topological_order
 from jaxmem.olla.reachability import Reachability
 
-# CP-SAT tells its bounds as floats: below, they are exact.
+# CP-SAT wants room in 64 bits for the sums and products that it makes.
 _MAX_UNITS = 1 << 53
 
 
 def check_total(total_bytes: int, unit_bytes: int) -> None:
-  """Refuses sizes of which the solver's sums would not be exact.
+  """Refuses sizes that leave the solver no room to add them up.
 
   Args:
     total_bytes: No value of the program is above.

@@ -94,7 +94,7 @@ class OrderModel:
     status = cpsat.solve(solver, self._model)
     if status == "infeasible":
       return status, None, 0
-    bound = round(solver.best_objective_bound)
+    bound = cpsat.objective_bound(solver)
     if status == "unknown":
       return status, None, bound
     return status, self._convert_to_order(solver), bound
