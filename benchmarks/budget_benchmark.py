@@ -28,7 +28,7 @@ import jaxmem
 from benchmarks import zoo
 from benchmarks.row_output import emit_row
 from benchmarks.zoo import language, layers
-from jaxmem import cost, dump, hook, scan_limit, targets
+from jaxmem import cost, dump, hook, targets, variants
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
@@ -144,15 +144,15 @@ class _Case:
     fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
     request = dataclasses.replace(self._request, limit_bytes=fixed_bytes + room)
     step = self._step
-    drop = scan_limit.pick(
+    variant = variants.pick(
       step.function,
       lambda fun: jax.jit(fun, **step.jit_kwargs).trace(*step.args),
       lambda fun: _lower(step, fun, self._target),
       targets.compile_options(self._target),
       request,
     )
-    function = drop.apply(step.function, request)
-    key = repr(drop.save_bytes)
+    function = variant.apply(step.function, request)
+    key = repr((variant.save_bytes, variant.choice))
     if key not in self._planners:
       module = self._module(step, function)
       self._planners[key] = request.planner(module, self._platform)
@@ -164,17 +164,18 @@ class _Case:
       row["smallest_temp_bytes"] = error.smallest_bytes - fixed_bytes
       row["lower_bound_bytes"] = error.lower_bound_bytes - fixed_bytes
       return row | {"planning_s": round(time.process_time() - start_s, 1)}
-    # The step that stacks less includes what recomputes the rest.
-    extra_s = plan.extra_s + drop.extra_s
+    # A changed step includes what makes anew that no longer waits.
+    extra_s = plan.extra_s + variant.extra_s
     row |= {
       "temp_bytes": plan.planned_bytes,
       "is_measured": False,
-      "extra": round(extra_s / (plan.step_s - drop.extra_s), 5),
+      "extra": round(extra_s / (plan.step_s - variant.extra_s), 5),
       "lower_bound_bytes": plan.lower_bound_bytes,
       "num_recomputed": len(plan.edits.recomputes),
       "num_offloaded": len(plan.edits.offloads),
-      "num_dropped": drop.num_residuals,
-      "dropped_bytes": drop.saved_bytes,
+      "num_dropped": variant.num_residuals,
+      "dropped_bytes": variant.saved_bytes,
+      "blocks": variant.choice and dataclasses.asdict(variant.choice),
       "is_reordered": bool(plan.base.orders),
       "planning_s": round(time.process_time() - start_s, 1),
     }
@@ -250,7 +251,7 @@ class _Case:
 
   def _module(self, step: zoo.Step, function: Callable[..., Any]) -> Module:
     """Compiles a function of a step up to its schedule."""
-    capture = scan_limit.Capture(
+    capture = variants.Capture(
       lambda fun: _lower(step, fun, self._target),
       targets.compile_options(self._target),
       self._request,

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jaxmem_hlo import transform
 
-from jaxmem import hook, scan_limit, session, targets, units
+from jaxmem import hook, session, targets, units, variants
 from jaxmem.options import Options
 from jaxmem.plan import Plan
 from jaxmem.version import __version__
@@ -68,7 +68,7 @@ def jit(
   tag = options.tag(f"{__version__}|{limit_bytes}")
   transform.add_handler(tag, request.rewrite)
   if limit_bytes is not None:
-    fun = _stacking_less(fun, request, jit_kwargs)
+    fun = _changed_to_fit(fun, request, jit_kwargs)
   return jax.jit(hook.marked(fun, tag), **jit_kwargs)
 
 
@@ -123,22 +123,22 @@ def plan(
   return session.Session(fun, jit_kwargs, request).run(args, call_kwargs)
 
 
-def _stacking_less(
+def _changed_to_fit(
   fun: Callable[..., Any], request: hook.Request, jit_kwargs: dict[str, Any]
 ) -> Callable[..., Any]:
-  """Wraps a step: its loops stack less for their backward pass, if need be."""
+  """Wraps a step: less waits for its backward pass, if need be."""
 
   @functools.wraps(fun)
   def step(*args: Any, **kwargs: Any) -> Any:
     shapes, names = jax.tree.map(_shape_of, (args, kwargs))
-    drop = scan_limit.pick(
+    variant = variants.pick(
       fun,
       lambda f: jax.jit(f, **jit_kwargs).trace(*shapes, **names),
       lambda f: jax.jit(f, **jit_kwargs).lower(*shapes, **names),
       None,
       request,
     )
-    return drop.apply(fun, request)(*args, **kwargs)
+    return variant.apply(fun, request)(*args, **kwargs)
 
   return step
 

@@ -20,9 +20,9 @@ from jaxmem import (
   frontier,
   hook,
   layout,
-  scan_limit,
   signature,
   targets,
+  variants,
 )
 from jaxmem.limit_plan import LimitPlan
 from jaxmem.plan import Budget, InfeasibleError, Plan
@@ -81,7 +81,7 @@ class Session:
     self._request = request
     self._device = request.target
     self._captured = _Captured()
-    self._drop = scan_limit.Drop()
+    self._variant = variants.Variant()
 
   def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """Compiles the step with and without the plan, and compares.
@@ -105,7 +105,7 @@ class Session:
       progress.show("compiling XLA's own plan")
       baseline = self._compile(self._fun, args, kwargs)
       progress.show("planning and compiling the plan")
-      self._drop = self._pick_drop(args, kwargs)
+      self._variant = self._pick_variant(args, kwargs)
       planned = self._compile(
         hook.marked(self._planned_fun(), tag), args, kwargs
       )
@@ -126,7 +126,7 @@ class Session:
     Args:
       args: The step's positional arguments.
     """
-    return scan_limit.smallest_bytes(
+    return variants.smallest_bytes(
       self._fun,
       self._tracer(args, {}),
       lambda fun: self._lower(fun, args, {}),
@@ -134,11 +134,13 @@ class Session:
       self._request,
     )
 
-  def _tracer(self, args: tuple[Any, ...], kwargs: Any) -> scan_limit.Trace:
+  def _tracer(self, args: tuple[Any, ...], kwargs: Any) -> variants.Trace:
     return lambda fun: jax.jit(fun, **self._jit_kwargs).trace(*args, **kwargs)
 
-  def _pick_drop(self, args: tuple[Any, ...], kwargs: Any) -> scan_limit.Drop:
-    return scan_limit.pick(
+  def _pick_variant(
+    self, args: tuple[Any, ...], kwargs: Any
+  ) -> variants.Variant:
+    return variants.pick(
       self._fun,
       self._tracer(args, kwargs),
       lambda fun: self._lower(fun, args, kwargs),
@@ -147,7 +149,7 @@ class Session:
     )
 
   def _planned_fun(self) -> Callable[..., Any]:
-    return self._drop.apply(self._fun, self._request)
+    return self._variant.apply(self._fun, self._request)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
@@ -227,7 +229,7 @@ class Session:
     decided = captured.plan
     is_limited = isinstance(decided, LimitPlan)
     order = decided.base if is_limited else decided
-    budget = _budget(decided, self._drop) if is_limited else None
+    budget = _budget(decided, self._variant) if is_limited else None
     planned_module = decided.apply(module)
     planned_model = AssignmentModel(planned_module, captured.platform)
     return Plan(
@@ -273,14 +275,14 @@ def _status(decided: hook.Decided) -> str:
   return "feasible" if decided.edits else decided.base.status
 
 
-def _budget(decided: LimitPlan, drop: scan_limit.Drop) -> Budget:
+def _budget(decided: LimitPlan, variant: variants.Variant) -> Budget:
   return Budget(
     limit_bytes=decided.limit_bytes,
     num_recomputed=len(decided.edits.recomputes),
     num_offloaded=len(decided.edits.offloads),
-    num_dropped=drop.num_residuals,
-    dropped_bytes=drop.saved_bytes,
+    num_dropped=variant.num_residuals,
+    dropped_bytes=variant.saved_bytes,
     # The captured step recomputes what was dropped already.
-    step_s=decided.step_s - drop.extra_s,
-    extra_s=decided.extra_s + drop.extra_s,
+    step_s=decided.step_s - variant.extra_s,
+    extra_s=decided.extra_s + variant.extra_s,
   )

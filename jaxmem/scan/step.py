@@ -1,16 +1,14 @@
 """Drops residuals of the loops of a step: what to call."""
 
 import dataclasses
-import functools
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-import jax
-import jax.core
 from jax.extend import core
 
 from jaxmem import units
 from jaxmem.cost.rates import Rates
+from jaxmem.jaxpr import wrap
 from jaxmem.scan.choice import choose
 from jaxmem.scan.levels import (
   Level,
@@ -158,10 +156,8 @@ def drop_scan_residuals(
 ) -> Callable[..., Any]:
   """Wraps a function so that its loops drop stacked residuals.
 
-  Jit the result: `jax.jit(drop_scan_residuals(step, ...), donate_argnums=0)`.
-  It has the signature of the function and takes and returns the same trees, so
-  donation, static arguments and shardings mean the same. The function is
-  traced once, when jit traces the wrapper.
+  Jit the result: `jax.jit(drop_scan_residuals(step, ...), donate_argnums=0)`;
+  see `jaxmem.jaxpr.wrap`.
 
   Derivatives that are taken of the result from outside are right, but the
   residuals are chosen for the step itself.
@@ -173,31 +169,13 @@ def drop_scan_residuals(
     on_rewritten: Called with the result at each trace.
   """
 
-  @functools.wraps(fun)
-  def step(*args: Any, **kwargs: Any) -> Any:
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    is_traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
-
-    def inner(traced: list[Any]) -> Any:
-      values = iter(traced)
-      merged = [
-        next(values) if is_array else leaf
-        for leaf, is_array in zip(leaves, is_traced, strict=True)
-      ]
-      args, kwargs = jax.tree.unflatten(tree, merged)
-      return fun(*args, **kwargs)
-
-    inputs = [
-      leaf for leaf, is_array in zip(leaves, is_traced, strict=True) if is_array
-    ]
-    jaxpr, shapes = jax.make_jaxpr(inner, return_shape=True)(inputs)
+  def rewrite(jaxpr: core.Jaxpr) -> core.Jaxpr:
     rewritten = rewrite_step(jaxpr, save_bytes, rates)
     if on_rewritten is not None:
       on_rewritten(rewritten)
-    results = core.jaxpr_as_fun(rewritten.closed_jaxpr)(*inputs)
-    return jax.tree.unflatten(jax.tree.structure(shapes), results)
+    return rewritten.closed_jaxpr
 
-  return step
+  return wrap.rewritten(fun, rewrite)
 
 
 def _unchanged(closed_jaxpr: core.Jaxpr) -> Rewritten:

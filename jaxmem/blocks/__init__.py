@@ -1,0 +1,19 @@
+"""Recomputes repeated blocks of a step in its backward pass."""
+
+from jaxmem.blocks.step import (
+  BlockChoice,
+  Blocks,
+  Recomputed,
+  describe_blocks,
+  recompute_blocks,
+  recompute_step,
+)
+
+__all__ = [
+  "BlockChoice",
+  "Blocks",
+  "Recomputed",
+  "describe_blocks",
+  "recompute_blocks",
+  "recompute_step",
+]
