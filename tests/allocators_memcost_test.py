@@ -195,6 +195,30 @@ def test_the_command_prints_both_passes(capsys):
   assert "The whole step:" in text
   assert "Forward only:" in text
   assert "jaxmem placement, in-place, jaxmem order" in text
+  # A legend for the columns, once.
+  titles = "held of all unused pieces waits".split()
+  header = next(line for line in text.splitlines() if "strategy" in line)
+  assert header.split()[1:] == titles
+  legend = text.split("columns:")[1]
+  for title in ("held", "of all", "unused", "pieces", "waits"):
+    assert legend.count(f"\n  {title} ") == 1
+  # A chunk of 14.7 GiB for 624 KiB of values.
+  chunk = next(line for line in text.splitlines() if "0.92" in line)
+  assert " 24736 x " in chunk
+  assert "least: 144 KiB, jaxmem placement, in-place, jaxmem order" in text
+
+
+def test_the_command_names_what_does_not_fit(capsys):
+  command = ["memcost", f"{__name__}:make_step", "--limit", "200KiB"]
+  assert cli.main(command) == 0
+  rows = capsys.readouterr().out.split("Forward only")[0].splitlines()
+  refused = {r.split("  ")[0] for r in rows if "needs more than it may" in r}
+  # The hard limit is that of dynamic allocators: 224 KiB are too many, 192 KiB
+  # are not. Static ones just say what they need.
+  assert "paddle auto-growth" in refused
+  assert "pytorch caching" in refused
+  assert "paddle auto-growth, in-place" not in refused
+  assert not any(name.startswith(("mxnet", "nnc", "xla")) for name in refused)
 
 
 def test_the_command_prints_json(capsys):

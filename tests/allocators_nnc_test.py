@@ -50,6 +50,19 @@ def test_a_tuple_pairs_with_a_larger_tensor():
   assert reserved_bytes == 9 + 3 + 2
 
 
+def test_a_triple_lies_in_one_place():
+  """Tuples of three: worked out by hand from the document's rules."""
+  values = [("a", 9, ""), ("b", 3, "a"), ("c", 2, "b"), ("d", 2, "c")]
+  values += [("e", 8, "d")]
+  # b, c and d interfere with two tensors each. With c go a, the largest that is
+  # apart from it, and e, the next that is apart from both. (a, c, e) has size 9
+  # like (a, c) and (a, d), and more interference. Then (b, d), of size 3, finds
+  # no edge: that from a to e is wide enough, but b is needed together with a.
+  assert _run(values, open_edges=False) == ([0, 9, 0, 9, 0], 12)
+  # In pairs e goes with b, and d is alone: (a, c), (b, e), (d).
+  assert _run(values, open_edges=False, max_tuple=2)[1] == 9 + 8 + 2
+
+
 def test_single_tensors_only_reuse_by_open_edges():
   values = [("a", 9, ""), ("b", 3, "a"), ("c", 2, "b"), ("d", 2, "c")]
   _, reserved_bytes = _run(values, open_edges=False, max_tuple=1)

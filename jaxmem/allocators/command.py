@@ -11,6 +11,35 @@ from typing import Any
 from jaxmem import units
 
 _TITLES = {"training": "The whole step", "forward": "Forward only"}
+# Both the end of the output and of the help.
+_COLUMNS = """\
+columns:
+  held    most bytes that the allocator holds of the device at any time
+  of all  held, as a share of the first row, in which no two values share memory
+  unused  share of held that is never in use at once: fragmentation
+  pieces  how often memory is taken from the device
+  waits   pairs of operators of which one has to wait for the other, or memory
+          is overwritten, though the program does not order them; 0: safe when
+          operators run in parallel
+"""
+_EPILOG = f"""\
+{_COLUMNS}
+strategies:
+  in-place     an operator writes over an operand that nobody else needs
+  sharing      values take the memory of values that are dead
+  edges        the waits are added to the program as dependencies
+  ancestors    sharing only where the program orders the operators
+  paths        sharing only along the same longest path of the program
+  threshold, largest, not fast, no eager deletion
+               when PaddlePaddle frees what is dead
+  fraction     of the device's memory that one piece takes in advance
+
+Each result is checked: nothing is overwritten that is still needed, also when
+operators run in parallel and the waits are kept. docs/allocators.md says more.
+
+example:
+  python -m jaxmem memcost my_package.train:make_step --coarse
+"""
 
 
 def add_memcost(
@@ -24,10 +53,13 @@ def add_memcost(
       `function`, `args` and `jit_kwargs`.
   """
   parser.description = (
-    "Prints how much memory the values of a step take under the allocators of"
-    " the literature, for the whole step and for its forward pass. Arguments"
-    " and outputs do not count. Traces the step; compiles and runs nothing."
+    "Prints how much device memory the values of a step would take under the\n"
+    "allocators of other frameworks and of jaxmem: for the whole step, and for\n"
+    "its forward pass alone. What counts are the values in between; arguments\n"
+    "and outputs are the caller's. Traces the step; compiles and runs nothing."
   )
+  parser.epilog = _EPILOG
+  parser.formatter_class = argparse.RawDescriptionHelpFormatter
   parser.add_argument(
     "factory",
     metavar="pkg.module:factory",
@@ -50,13 +82,15 @@ def add_memcost(
     type=_size,
     default="16GiB",
     metavar="SIZE",
-    help="of which chunks are taken in advance (default: 16GiB)",
+    help="memory of the device, of which some allocators take a fraction in"
+    " advance (default: 16GiB)",
   )
   parser.add_argument(
     "--limit",
     type=_size,
     metavar="SIZE",
-    help="what dynamic allocators may take (default: all of it)",
+    help="the most that allocators which take memory while the step runs may"
+    " hold (default: all of the device's)",
   )
   parser.add_argument(
     "--json", action="store_true", help="print a JSON row per pass instead"
@@ -95,6 +129,8 @@ def _run(step: Any, options: argparse.Namespace) -> int:
       print(json.dumps(dataclasses.asdict(table)), flush=True)
     else:
       print("\n" * bool(number) + render(table), flush=True)
+  if not options.json:
+    print(f"\n{_COLUMNS}", end="")
   return 0
 
 
@@ -106,20 +142,30 @@ def render(table: Any) -> str:
   baseline = costs[memcost.BASELINE].reserved_bytes or 0
   width = max(len(name) for name in costs)
   lines = [
-    f"{_TITLES[table.which]}: {table.num_nodes} nodes,"
-    f" {units.format_bytes(table.total_bytes)} in all values,"
-    f" {units.format_bytes(table.live_peak_bytes)} live at once",
-    f"{'strategy':{width}}  {'reserved':>9}  {'of none':>7}  {'unused':>6}"
-    f"  {'takes':>5}  edges",
+    f"{_TITLES[table.which]}: {table.num_nodes} operators; their values take"
+    f" {units.format_bytes(table.total_bytes)}, of which at most"
+    f" {units.format_bytes(table.live_peak_bytes)} are needed at once.",
+    f"{'strategy':{width}}  {'held':>9}  {'of all':>7}  {'unused':>6}"
+    f"  {'pieces':>6}  waits",
   ]
   for name, cost in costs.items():
     if cost.reserved_bytes is None:
-      lines.append(f"{name:{width}}  out of memory")
+      lines.append(f"{name:{width}}  needs more than it may take")
       continue
     share = cost.reserved_bytes / baseline if baseline else 1.0
     lines.append(
       f"{name:{width}}  {units.format_bytes(cost.reserved_bytes):>9}"
-      f"  {share:>7.1%}  {cost.fragmentation or 0:>6.1%}"
-      f"  {cost.num_segments:>5}  {cost.num_added_edges:>5}"
+      f"  {_share(share):>7}  {cost.fragmentation or 0:>6.1%}"
+      f"  {cost.num_segments:>6}  {cost.num_added_edges:>5}"
     )
+  held = [c for c in table.costs if c.reserved_bytes is not None]
+  least = min(held, key=lambda c: c.reserved_bytes)
+  lines.append(
+    f"least: {units.format_bytes(least.reserved_bytes)}, {least.strategy}"
+  )
   return "\n".join(lines)
+
+
+def _share(share: float) -> str:
+  """Per cent, and multiples where these would not say much."""
+  return f"{share:.1%}" if share < 10 else f"{share:.0f} x"
