@@ -362,3 +362,29 @@ class _Model:
 
   def _bytes(self, rows: int, width: int) -> int:
     return rows * width * self._work.itemsize
+
+
+def resident_bytes(graph: TaskGraph) -> int:
+  """Returns the most bytes of any device, inputs there from the start."""
+  last = [
+    max(readers or writers, default=-1)
+    for readers, writers in zip(graph.readers, graph.writers, strict=True)
+  ]
+  for tensor in graph.outputs:
+    last[tensor] = len(graph.tasks)
+  live = [0] * graph.num_devices
+  for tensor in graph.inputs:
+    live[graph.tensors[tensor].device] += graph.tensors[tensor].size_bytes
+  peak = max(live)
+  seen = set(graph.inputs)
+  for position, task in enumerate(graph.tasks):
+    for tensor in set(task.outputs) - seen:
+      live[graph.tensors[tensor].device] += graph.tensors[tensor].size_bytes
+      seen.add(tensor)
+    live[task.device] += task.workspace_bytes
+    peak = max(peak, *live)
+    live[task.device] -= task.workspace_bytes
+    for tensor in (*task.inputs, *task.outputs):
+      if last[tensor] == position:
+        live[graph.tensors[tensor].device] -= graph.tensors[tensor].size_bytes
+  return peak

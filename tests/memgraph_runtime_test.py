@@ -1,16 +1,19 @@
 """Runs on CPU devices: equal results, the budget, and all ways to fail."""
 
+import _thread
 import ctypes
 import gc
 import itertools
 import threading
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from absl.testing import absltest, parameterized
+from jax.sharding import SingleDeviceSharding
 
 from jaxmem import memgraph
 from jaxmem.memgraph import host_memory
@@ -272,6 +275,93 @@ class FailureTest(absltest.TestCase):
     with self.assertRaisesRegex(memgraph.WorkerLostError, "KeyboardInterrupt"):
       runtime.run(inputs)
     self._assert_clean(runtime, inputs)
+
+  def test_worker_that_is_killed_while_it_sleeps(self):
+    runtime, inputs = _runtime()
+
+    def kill_all_others(*_):
+      for thread in threading.enumerate():
+        is_worker = thread.name.startswith("memgraph-")
+        if is_worker and thread is not threading.current_thread():
+          # It is raised when the thread wakes up, with a job in its hands.
+          ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+          )
+      return [jnp.zeros(1024)]
+
+    kernels = [*runtime._kernels[:3], kill_all_others, *runtime._kernels[4:]]
+    runtime = memgraph.Runtime(runtime._memgraph, kernels)
+    with self.assertRaisesRegex(memgraph.WorkerLostError, "SystemExit"):
+      runtime.run(inputs)
+    self._assert_clean(runtime, inputs)
+
+  def test_threads_that_do_not_start(self):
+    runtime, inputs = _runtime()
+    start = threading.Thread.start
+    num_started = 0
+
+    def start_two(thread):
+      nonlocal num_started
+      if num_started == 2:
+        raise RuntimeError("can't start new thread")
+      num_started += 1
+      start(thread)
+
+    with (
+      mock.patch.object(threading.Thread, "start", start_two),
+      self.assertRaisesRegex(
+        memgraph.WorkerLostError, "Worker thread 3 of 4 did not start"
+      ),
+    ):
+      runtime.run(inputs)
+    self._assert_clean(runtime, inputs)
+    runtime.run(inputs)
+
+  def test_caller_that_is_interrupted(self):
+    runtime, inputs = _runtime()
+
+    def interrupt(x):
+      _thread.interrupt_main()
+      return [x]
+
+    kernels = [*runtime._kernels[:3], interrupt, *runtime._kernels[4:]]
+    runtime = memgraph.Runtime(runtime._memgraph, kernels)
+    with self.assertRaises(KeyboardInterrupt):
+      runtime.run(inputs)
+    self._assert_clean(runtime, inputs)
+
+  def test_device_that_runs_out_of_memory(self):
+    runtime, inputs = _runtime()
+
+    def allocate(x):
+      return [jnp.zeros(1 << 60, "u1"), x]
+
+    kernels = [*runtime._kernels[:3], allocate, *runtime._kernels[4:]]
+    runtime = memgraph.Runtime(runtime._memgraph, kernels)
+    with self.assertRaisesRegex(memgraph.VertexError, "'m3' failed"):
+      runtime.run(inputs)
+    self._assert_clean(runtime, inputs)
+
+  def test_failing_copy_between_devices(self):
+    builder = memgraph.Builder(2)
+    (far,) = builder.task("far", [], [("far", 4096)], device=1, source="g.py:3")
+    near = builder.copy(far, 0)
+    (end,) = builder.task("end", [near], [("end", 4096)])
+    built = memgraph.build_memgraph(builder.build([end]), 4 * 4096)
+    there = jax.devices()[1]
+    make = jax.jit(
+      lambda: [jnp.ones(1024)], out_shardings=SingleDeviceSharding(there)
+    )
+    kernels = [make, None, jax.jit(lambda x: [x + 1])]
+    runtime = memgraph.Runtime(built, kernels)
+    runtime.run({})  # Compiles.
+    gc.collect()
+    with (
+      mock.patch.object(jax, "device_put", side_effect=OSError("no peer")),
+      self.assertRaisesRegex(memgraph.VertexError, "^copy .*no peer"),
+    ):
+      runtime.run({})
+    self._assert_clean(runtime, {})
 
   def test_invalid_graph_does_not_exceed_the_budget(self):
     graph, kernels, inputs = _vectors(5)

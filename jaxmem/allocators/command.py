@@ -53,10 +53,11 @@ def add_memcost(
       `function`, `args` and `jit_kwargs`.
   """
   parser.description = (
-    "Prints how much device memory the values of a step would take under the\n"
-    "allocators of other frameworks and of jaxmem: for the whole step, and for\n"
-    "its forward pass alone. What counts are the values in between; arguments\n"
-    "and outputs are the caller's. Traces the step; compiles and runs nothing."
+    "Prints how much device memory the values of a step would take under\n"
+    "the allocators of other frameworks and of jaxmem: for the whole step,\n"
+    "and for its forward pass alone. What counts are the values in between;\n"
+    "arguments and outputs are the caller's. Traces the step; compiles and\n"
+    "runs nothing."
   )
   parser.epilog = _EPILOG
   parser.formatter_class = argparse.RawDescriptionHelpFormatter

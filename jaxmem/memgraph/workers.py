@@ -34,18 +34,30 @@ class Workers:
   Args:
     num_workers: How many threads.
     run: Runs a job, given its number.
+
+  Raises:
+    WorkerLostError: If the system gives no thread; those that have started are
+      ended.
   """
 
   def __init__(self, num_workers: int, run: Callable[[int], Any]):
     self._run = run
     self._jobs: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     self._completions: queue.SimpleQueue[Completion] = queue.SimpleQueue()
-    self._threads = [
-      threading.Thread(target=self._work, name=f"memgraph-{i}", daemon=True)
-      for i in range(num_workers)
-    ]
-    for thread in self._threads:
-      thread.start()
+    self._threads: list[threading.Thread] = []
+    try:
+      for i in range(num_workers):
+        thread = threading.Thread(
+          target=self._work, name=f"memgraph-{i}", daemon=True
+        )
+        thread.start()
+        self._threads.append(thread)
+    except RuntimeError as error:
+      self.close()
+      raise WorkerLostError(
+        f"Worker thread {len(self._threads) + 1} of {num_workers} did not"
+        f" start: {error}. Use fewer slots, or end other threads."
+      ) from error
 
   def submit(self, job: int) -> None:
     """Queues a job."""
