@@ -1,9 +1,10 @@
 """Memory graphs: event-driven runs against fixed orders and layer streaming.
 
 Prints a JSON row per case. "simulate": LLaMA prefill and LoRA training on the
-paper's servers, in virtual time. "run": small models on this machine, within
-40 % of the memory that the plain step takes. "overhead": what the runtime adds
-per vertex. "scale": a graph of more than 100,000 vertices.
+paper's servers, in virtual time. "sweep": one of these in less and less memory.
+"run": small models on this machine, within 40 % of the memory that the plain
+step takes. "overhead": what the runtime adds per vertex. "scale": a graph of
+more than 100,000 vertices.
 
     python -m benchmarks.turnip_benchmark --output=rows.jsonl
 """
@@ -23,10 +24,13 @@ from absl import app, flags
 from benchmarks import turnip_graphs, turnip_models
 from benchmarks.row_output import emit_row
 from jaxmem import memgraph
+from jaxmem.cost.rates import Precision
 from jaxmem.memgraph import TaskGraph
 
 _MODES = flags.DEFINE_list(
-  "modes", ["simulate", "run", "overhead", "scale"], "What to measure."
+  "modes",
+  ["simulate", "sweep", "run", "overhead", "scale"],
+  "What to measure.",
 )
 _REPEATS = flags.DEFINE_integer("repeats", 30, "Runs per schedule.")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Draws of times per simulation.")
@@ -53,33 +57,7 @@ _NOISES = {
 _MODELS = {"7b": turnip_models.LLAMA_7B, "65b": turnip_models.LLAMA_65B}
 
 
-def resident_bytes(graph: TaskGraph) -> int:
-  """Returns the most bytes of any device, inputs there from the start."""
-  last = [
-    max(readers or writers, default=-1)
-    for readers, writers in zip(graph.readers, graph.writers, strict=True)
-  ]
-  for tensor in graph.outputs:
-    last[tensor] = len(graph.tasks)
-  live = [0] * graph.num_devices
-  for tensor in graph.inputs:
-    live[graph.tensors[tensor].device] += graph.tensors[tensor].size_bytes
-  peak = max(live)
-  seen = set(graph.inputs)
-  for position, task in enumerate(graph.tasks):
-    for tensor in set(task.outputs) - seen:
-      live[graph.tensors[tensor].device] += graph.tensors[tensor].size_bytes
-      seen.add(tensor)
-    live[task.device] += task.workspace_bytes
-    peak = max(peak, *live)
-    live[task.device] -= task.workspace_bytes
-    for tensor in (*task.inputs, *task.outputs):
-      if last[tensor] == position:
-        live[graph.tensors[tensor].device] -= graph.tensors[tensor].size_bytes
-  return peak
-
-
-# Model, batch and length. Graphs of eight devices have up to 85,000 vertices.
+# Model, batch and length. Graphs of eight devices have up to 215,000 vertices.
 _SHAPES = {
   ("prefill", "p100x4"): (
     *(("7b", 1, length) for length in (1024, 4096, 16_384)),
@@ -87,10 +65,21 @@ _SHAPES = {
     *(("65b", 1, length) for length in (1024, 4096, 16_384)),
     ("65b", 8, 1024),
   ),
-  ("lora", "p100x4"): (("7b", 8, 1024), ("7b", 8, 2048), ("7b", 32, 1024)),
+  ("lora", "p100x4"): (
+    *(("7b", *shape) for shape in ((8, 1024), (8, 2048), (32, 1024))),
+    ("65b", 8, 1024),
+  ),
   ("prefill", "a100x8"): (("7b", 1, 4096), ("7b", 8, 4096), ("65b", 1, 4096)),
-  ("lora", "a100x8"): (("7b", 8, 1024),),
+  ("lora", "a100x8"): (("7b", 8, 1024), ("7b", 32, 1024), ("65b", 8, 1024)),
 }
+_SWEPT = {
+  "step": "lora",
+  "model": "7b",
+  "server": "p100x4",
+  "batch": 8,
+  "length": 1024,
+}
+_SWEEP_PERCENT = (100, 80, 60, 50, 40, 30, 25, 20)
 
 
 def _simulated_cases() -> Iterator[dict[str, Any]]:
@@ -105,58 +94,85 @@ def _simulated_cases() -> Iterator[dict[str, Any]]:
       }
 
 
-def simulate(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
-  """Yields rows: the memory of the device, and 40 % of what would be needed."""
-  server = memgraph.SERVERS[case["server"]]
+def _simulated_graph(case: dict[str, Any]) -> TaskGraph:
   is_training = case["step"] == "lora"
   workload = turnip_graphs.Workload(
     config=_MODELS[case["model"]],
     batch=case["batch"],
     length=case["length"],
-    num_devices=server.num_devices,
+    num_devices=memgraph.SERVERS[case["server"]].num_devices,
     # The paper trains in single precision, and infers in half.
     itemsize=4 if is_training else 2,
   )
   make = turnip_graphs.lora_training if is_training else turnip_graphs.prefill
-  graph = make(workload)
-  needed_bytes = resident_bytes(graph)
+  return make(workload)
+
+
+def simulate(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
+  """Yields rows: the memory of the device, and 40 % of what would be needed."""
+  graph = _simulated_graph(case)
+  needed_bytes = turnip_graphs.resident_bytes(graph)
+  available_bytes = memgraph.SERVERS[case["server"]].memory_bytes
   for name, capacity_bytes in (
-    ("device", server.memory_bytes),
+    ("device", available_bytes),
     ("40 %", int(0.4 * needed_bytes)),
   ):
-    row = case | {
-      "mode": "simulate",
-      "memory": name,
-      "capacity_bytes": capacity_bytes,
-      "needed_bytes": needed_bytes,
-    }
-    try:
-      yield row | _simulate(graph, capacity_bytes, server, is_training)
-    except memgraph.InfeasibleMemoryError as error:
-      yield row | {"error": str(error)}
+    about = {"mode": "simulate", "memory": name, "needed_bytes": needed_bytes}
+    yield from _simulate(graph, case | about, capacity_bytes)
+
+
+def sweep() -> Iterator[dict[str, Any]]:
+  """Yields rows of one step in less and less memory."""
+  graph = _simulated_graph(_SWEPT)
+  needed_bytes = turnip_graphs.resident_bytes(graph)
+  for percent in _SWEEP_PERCENT:
+    about = {"mode": "sweep", "percent": percent, "needed_bytes": needed_bytes}
+    yield from _simulate(graph, _SWEPT | about, needed_bytes * percent // 100)
 
 
 def _simulate(
-  graph: TaskGraph,
-  capacity_bytes: int,
-  server: memgraph.Server,
-  is_training: bool,
-) -> dict[str, Any]:
+  graph: TaskGraph, row: dict[str, Any], capacity_bytes: int
+) -> Iterator[dict[str, Any]]:
+  """Yields a row per precision at which products may run."""
+  row = row | {"capacity_bytes": capacity_bytes}
   start = time.process_time()
-  built = memgraph.build_memgraph(graph, capacity_bytes)
+  try:
+    built = memgraph.build_memgraph(graph, capacity_bytes)
+  except memgraph.InfeasibleMemoryError as error:
+    yield row | {"error": str(error)}
+    return
   build_s = time.process_time() - start
   memgraph.check(built)
-  row: dict[str, Any] = {
+  row |= {
     "num_vertices": built.num_vertices,
     "num_memory_edges": built.num_memory_edges,
     "offload_bytes": built.bytes_moved("offload"),
     "reload_bytes": built.bytes_moved("reload"),
     "build_s": round(build_s, 2),
   }
-  precision = "tf32" if is_training else "bf16"
+  for precision in _precisions(row["step"], row["server"]):
+    yield (
+      row | {"precision": precision} | _race(built, row["server"], precision)
+    )
+
+
+def _precisions(step: str, server: str) -> tuple[Precision, ...]:
+  """The paper does not say whether its products of float32 are exact."""
+  if step == "prefill":
+    return ("bf16",)
+  return ("tf32", "fp32") if server == "a100x8" else ("tf32",)
+
+
+def _race(
+  built: memgraph.MemGraph, server: str, precision: Precision
+) -> dict[str, Any]:
+  """Returns the times of all schedules under all kinds of noise."""
+  row: dict[str, Any] = {}
   for schedule, change in _SCHEDULES.items():
     changed = change(built)
-    expected_s = memgraph.expected_times(changed, server, precision=precision)
+    expected_s = memgraph.expected_times(
+      changed, memgraph.SERVERS[server], precision=precision
+    )
     for noise_name, noise in _NOISES.items():
       spans = []
       for seed in range(_SEEDS.value if noise_name != "none" else 1):
@@ -326,6 +342,8 @@ def _rows() -> Iterator[dict[str, Any]]:
       name = f"{case['server']} {case['step']} {case['model']}"
       if name.startswith(_ONLY.value):
         yield from simulate(case)
+  if "sweep" in _MODES.value:
+    yield from sweep()
 
 
 def main(argv: list[str]) -> None:
