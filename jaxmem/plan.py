@@ -135,9 +135,10 @@ class Budget:
     limit_bytes: Most bytes that the whole program may take.
     num_recomputed: Operations that run a second time.
     num_offloaded: Values that move to the host and back.
-    num_dropped: Arrays that loops would have stacked for their backward pass,
-      and that are recomputed there instead.
-    dropped_bytes: Their bytes.
+    num_dropped: Residuals that do not wait for the backward pass, but are made
+      again: those of blocks, or arrays that loops would have stacked.
+    dropped_bytes: Their bytes before compilation. Where blocks are recomputed,
+      XLA would not have kept them all.
     step_s: Seconds of the step without these.
     extra_s: Seconds that they add.
   """
@@ -417,7 +418,7 @@ def _budget_line(budget: Budget) -> str:
     moved = f", {budget.num_offloaded} values moved to the host"
   if budget.num_dropped:
     size = units.format_bytes(budget.dropped_bytes)
-    moved += f", {budget.num_dropped} stacked arrays ({size}) made again"
+    moved += f", {budget.num_dropped} residuals ({size}) made again"
   return (
     f"{limit}: {budget.num_recomputed} operations run twice{moved}; by estimate"
     f" {100 * budget.extra:+.1f} % of {1e3 * budget.step_s:.2f} ms"
