@@ -21,9 +21,9 @@ from jaxmem_hlo.module import Module
 
 from jaxmem import cost, liveness, units
 from jaxmem.budget import lower_bound, offload
-from jaxmem.budget.choose import RUNG, Chooser, Effort
+from jaxmem.budget.choose import RUNG, Choice, Chooser, Effort
 from jaxmem.budget.edits import Edits
-from jaxmem.budget.from_module import Slots, from_module
+from jaxmem.budget.from_module import Sharing, Slots, from_module
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.extract import CalleePeak, from_hlo
@@ -35,10 +35,21 @@ from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 # How far above the room the first limit of live bytes lies: temporaries that
 # move into the memory of arguments may make up for it.
 _ABOVE = 1.04
-_MAX_TRIES = 12
-_MAX_FINAL_TRIES = 3
+_MAX_SKETCHES = 12
+# Sketches that cost so much more than the cheapest may still end up below it;
+# so many of them are followed up, each with so many searches.
+_NEARLY = 1.1
+_NUM_REFINED = 2
+_MAX_REFINEMENTS = 3
 _NUM_NAMED = 8
-_SLOTS: tuple[Slots, ...] = ("occupied", "free")
+
+# How donated memory counts, and what may share memory. The first two are nearer
+# to what XLA does; the others sometimes find a plan that it packs more tightly.
+_View = tuple[Slots, Sharing]
+_VIEWS: tuple[_View, ...] = (("occupied", "heap"), ("free", "heap"))
+_LAST_VIEWS: tuple[_View, ...] = (("occupied", "any"), ("free", "any"))
+# The last are searched in steps of this factor, as luck is part of it.
+_SMALL_STEP = 0.96
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,51 +160,50 @@ class LimitPlanner:
     return best.base.fixed_bytes + best.temp_bytes
 
   def _smallest(self) -> _Fit:
-    found = [b.smallest(slots) for b in self._bases for slots in _SLOTS]
+    found = [b.smallest(view) for b in self._bases for view in _VIEWS]
     return min(found, key=lambda f: (f.temp_bytes, f.extra_s))
 
   def _cheapest(self, room: int) -> _Fit:
-    """Tries every base quickly, and takes more time for the best of them."""
-    best = self._quickly(room, with_link=False)
-    if best is None and any(b.has_link for b in self._bases):
-      best = self._quickly(room, with_link=True)
-    if best is None:
+    """Sketches a plan on every base, and takes more time for the best."""
+    sketches = (
+      self._sketches(room, _VIEWS, with_link=False)
+      or self._sketches(room, _LAST_VIEWS, with_link=False)
+      or self._sketches(room, _VIEWS, with_link=True)
+    )
+    if not sketches:
       best = self._smallest()
       if best.temp_bytes > room:
         _raise_infeasible(self._name, best, self._least_base(), room)
       return best
+    best = sketches[0]
     effort = self._options.effort
-    if effort == "fast":
-      return best
-    better = best.base.descend(
-      best.slots,
-      effort,
-      room,
-      best.live_limit,
-      worse_s=best.extra_s,
-      max_tries=_MAX_FINAL_TRIES,
-    )
-    return better or best
+    for sketch in sketches[:_NUM_REFINED]:
+      if sketch.extra_s <= _NEARLY * best.extra_s:
+        better = sketch.base.refine(sketch, effort, room)
+        best = min(best, better, key=lambda f: f.extra_s)
+    return best
+
+  def _sketches(
+    self, room: int, views: Sequence[_View], with_link: bool
+  ) -> list[_Fit]:
+    """Returns what little time finds on each base, the cheapest first."""
+    found: list[_Fit] = []
+    for base in self._bases:
+      if with_link and not base.has_link:
+        continue
+      if found:
+        # What suits one order suits the other.
+        views = [min(found, key=lambda f: f.extra_s).view]
+      for view in views:
+        worse_s = _NEARLY * min([f.extra_s for f in found], default=math.inf)
+        sketch = base.sketch(view, room, worse_s=worse_s, with_link=with_link)
+        if sketch is not None:
+          found.append(sketch)
+    return sorted(found, key=lambda f: f.extra_s)
 
   def _least_base(self) -> _Base:
     """Returns the base whose edits may need the fewest bytes."""
     return min(self._bases, key=lambda base: base.bound.num_bytes)
-
-  def _quickly(self, room: int, with_link: bool) -> _Fit | None:
-    """Returns the best of all bases, found in little time."""
-    best: _Fit | None = None
-    for base in self._bases:
-      for slots in _SLOTS:
-        found = base.descend(
-          slots,
-          "fast",
-          room,
-          int(room * _ABOVE),
-          worse_s=math.inf if best is None else best.extra_s,
-          with_link=with_link,
-        )
-        best = found or best
-    return best
 
 
 def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
@@ -217,7 +227,8 @@ class _Fit:
 
   Attributes:
     base: The base.
-    slots: How donated memory counted when they were chosen.
+    view: In the light of which they were chosen.
+    with_link: Whether values might go to the host.
     live_limit: The limit of live bytes that they were chosen for.
     edits: The edits.
     temp_bytes: Predicted temporaries.
@@ -225,7 +236,8 @@ class _Fit:
   """
 
   base: _Base
-  slots: Slots
+  view: _View
+  with_link: bool
   live_limit: int
   edits: Edits
   temp_bytes: int
@@ -254,8 +266,8 @@ class _Base:
     self._entry = from_hlo(
       self._model, self.module.entry, _callee_peaks(self._model)
     )
-    self._problems: dict[Slots, BudgetProblem] = {}
-    self._choosers: dict[tuple[Slots, Effort, bool], Chooser] = {}
+    self._problems: dict[_View, BudgetProblem] = {}
+    self._choosers: dict[tuple[_View, Effort, bool], Chooser] = {}
     self.step_s = sum(
       self._seconds.get(i.id, 0.0) for i in self._entry.instructions
     )
@@ -264,19 +276,19 @@ class _Base:
   def _rules(self) -> RecomputeRules:
     return recomputable(self.module, self._model.analysis)
 
-  def problem(self, slots: Slots) -> BudgetProblem:
-    """The choice to be made, with the memory of arguments free or occupied."""
-    if slots not in self._problems:
+  def problem(self, view: _View) -> BudgetProblem:
+    """The choice to be made, in the light of a view."""
+    if view not in self._problems:
       nodes = range(self._entry.graph.num_nodes)
-      self._problems[slots] = from_module(
-        self._model, self._entry, nodes, self._seconds, slots
+      self._problems[view] = from_module(
+        self._model, self._entry, nodes, self._seconds, *view
       )
-    return self._problems[slots]
+    return self._problems[view]
 
   @functools.cached_property
   def bound(self) -> lower_bound.ByteBound:
     """Bytes of temporaries that no edits go below."""
-    problem = self.problem("free")
+    problem = self.problem(("free", "any"))
     found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
     num_bytes = max(0, found.num_bytes - problem.slot_bytes)
     return dataclasses.replace(found, num_bytes=num_bytes)
@@ -292,7 +304,8 @@ class _Base:
   def unedited(self) -> _Fit:
     return _Fit(
       base=self,
-      slots="free",
+      view=_VIEWS[0],
+      with_link=False,
       live_limit=self._temp_bytes,
       edits=Edits(),
       temp_bytes=self._temp_bytes,
@@ -311,61 +324,94 @@ class _Base:
     model = AssignmentModel(self.edited(edits), platform, self._model)
     return model.temp_bytes()
 
-  def descend(
-    self,
-    slots: Slots,
-    effort: Effort,
-    room: int,
-    live_limit: int,
-    *,
-    worse_s: float,
-    with_link: bool = True,
-    max_tries: int = _MAX_TRIES,
+  def sketch(
+    self, view: _View, room: int, *, worse_s: float, with_link: bool
   ) -> _Fit | None:
-    """Lowers the limit of live bytes until the predicted temporaries fit.
+    """Lowers the limit of live bytes until predicted temporaries fit.
 
     Args:
-      slots: How the memory of arguments counts.
-      effort: Of each choice.
+      view: In the light of which to choose.
       room: Most bytes of temporaries.
-      live_limit: Where to begin.
       worse_s: Seconds that make a fit useless.
       with_link: Whether values may go to the host, if there is a link.
-      max_tries: How many limits of live bytes to try.
 
     Returns:
       The first fit, or None if there is none or it is useless.
     """
-    chooser = self._chooser(slots, effort, with_link)
-    for _ in range(max_tries):
-      choice = chooser.find(live_limit)
-      if choice is None or choice.extra_s >= worse_s:
+    chooser = self._chooser(view, "fast", with_link)
+    live_limit = int(room * _ABOVE)
+    for _ in range(_MAX_SKETCHES):
+      choice = chooser.sketch(live_limit)
+      if choice.extra_s >= worse_s or choice.peak_bytes > max(room, live_limit):
         return None
-      temp_bytes = self.price(choice.edits)
-      if temp_bytes <= room:
-        return _Fit(
-          base=self,
-          slots=slots,
-          live_limit=live_limit,
-          edits=choice.edits,
-          temp_bytes=temp_bytes,
-          extra_s=choice.extra_s,
-        )
-      lower = int(min(live_limit, choice.peak_bytes) * RUNG)
-      live_limit = max(0, min(live_limit - (temp_bytes - room), lower))
+      fit = self._fit(view, with_link, live_limit, choice)
+      if fit.temp_bytes <= room:
+        return fit
+      if view in _LAST_VIEWS:
+        live_limit = int(live_limit * _SMALL_STEP)
+      elif choice.peak_bytes > live_limit:
+        return None
+      else:
+        live_limit = _lowered(fit, choice, room)
     return None
 
-  def smallest(self, slots: Slots) -> _Fit:
+  def refine(self, sketch: _Fit, effort: Effort, room: int) -> _Fit:
+    """Searches for a cheaper plan about the live bytes of a sketch.
+
+    Args:
+      sketch: A fit.
+      effort: Of each search. Only "fast" leaves values where the sketch has
+        them, on the device or the host.
+      room: Most bytes of temporaries.
+
+    Returns:
+      The cheapest fit that was found; the sketch if there is none cheaper.
+    """
+    with_link = sketch.with_link or effort != "fast"
+    chooser = self._chooser(sketch.view, effort, with_link)
+    best, live_limit = sketch, sketch.live_limit
+    for _ in range(_MAX_REFINEMENTS):
+      choice = chooser.search(live_limit)
+      if choice is None or choice.extra_s >= best.extra_s:
+        break
+      fit = self._fit(sketch.view, with_link, live_limit, choice)
+      if fit.temp_bytes > room:
+        if best is not sketch:
+          break
+        live_limit = _lowered(fit, choice, room)
+        continue
+      best = fit
+      unused = room - fit.temp_bytes
+      if unused < (1 - RUNG) * room:
+        break
+      live_limit += unused
+    return best
+
+  def _fit(
+    self, view: _View, with_link: bool, live_limit: int, choice: Choice
+  ) -> _Fit:
+    return _Fit(
+      base=self,
+      view=view,
+      with_link=with_link,
+      live_limit=live_limit,
+      edits=choice.edits,
+      temp_bytes=self.price(choice.edits),
+      extra_s=choice.extra_s,
+    )
+
+  def smallest(self, view: _View) -> _Fit:
     """Returns the smallest program that can be found."""
-    profile = self._chooser(slots, "fast", True).smallest()
-    problem = self.problem(slots)
+    profile = self._chooser(view, "fast", True).smallest()
+    problem = self.problem(view)
     edits = Edits(
       recomputes=problem.as_edits(profile.events),
       offloads=offload.as_edits(problem, profile),
     )
     return _Fit(
       base=self,
-      slots=slots,
+      view=view,
+      with_link=True,
       live_limit=profile.peak_bytes - problem.slot_bytes,
       edits=edits,
       temp_bytes=self.price(edits),
@@ -377,12 +423,18 @@ class _Base:
     """Whether values may go to the host."""
     return self._link is not None
 
-  def _chooser(self, slots: Slots, effort: Effort, with_link: bool) -> Chooser:
-    key = slots, effort, with_link
+  def _chooser(self, view: _View, effort: Effort, with_link: bool) -> Chooser:
+    key = view, effort, with_link
     if key not in self._choosers:
       link = self._link if with_link else None
-      self._choosers[key] = Chooser(self.problem(slots), effort, link)
+      self._choosers[key] = Chooser(self.problem(view), effort, link)
     return self._choosers[key]
+
+
+def _lowered(fit: _Fit, choice: Choice, room: int) -> int:
+  """Returns a lower limit of live bytes for a choice that does not fit."""
+  lower = int(min(fit.live_limit, choice.peak_bytes) * RUNG)
+  return max(0, min(fit.live_limit - (fit.temp_bytes - room), lower))
 
 
 def _link(rates: cost.Rates) -> OffloadRates | None:

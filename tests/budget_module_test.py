@@ -3,13 +3,14 @@
 import edited_modules
 import numpy as np
 import record_modules
+import tiny_hlo
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import cost, liveness
 from jaxmem.budget import choose, validate
 from jaxmem.budget.events import Profile
-from jaxmem.budget.from_module import from_module
+from jaxmem.budget.from_module import Sharing, from_module
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.extract import CalleePeak, from_hlo
 from jaxmem.rewrite import apply_edits
@@ -25,14 +26,14 @@ _NAMES = (
 _RATES = cost.DATA_SHEETS["h200"]
 
 
-def _build(name, slots):
+def _build(name, slots, sharing: Sharing = "heap"):
   recorded = record_modules.load(name)
   module = recorded.module
   model = AssignmentModel(module, recorded.platform)
-  return recorded, module, *_build_from(model, slots)
+  return recorded, module, *_build_from(model, slots, sharing)
 
 
-def _build_from(model, slots):
+def _build_from(model, slots, sharing: Sharing = "heap"):
   module = model.module
   callees: dict[int, CalleePeak] = {}
   for computation in module.computations:
@@ -47,6 +48,7 @@ def _build_from(model, slots):
     range(entry.graph.num_nodes),
     {i: c.seconds for i, c in costs.items()},
     slots,
+    sharing,
   )
   return entry, problem
 
@@ -54,7 +56,7 @@ def _build_from(model, slots):
 class FromModuleTest(parameterized.TestCase):
   @parameterized.parameters(*_NAMES)
   def test_without_edits_it_is_liveness(self, name):
-    _, _, entry, problem = _build(name, "free")
+    _, _, entry, problem = _build(name, "free", "any")
     order = range(entry.graph.num_nodes)
     np.testing.assert_array_equal(
       Profile(problem).live, liveness.live_bytes(entry.graph, order)
@@ -81,6 +83,32 @@ class FromModuleTest(parameterized.TestCase):
         if unit.step in writers:
           values = [problem.values[v] for v in unit.outputs]
           self.assertFalse(any(v.is_result for v in values))
+
+  @parameterized.parameters((True, 3), (False, 2))
+  def test_what_is_picked_out_of_a_tuple_is_not_written_over(
+    self, is_in_tuple, num_values
+  ):
+    # a, b and c are 1 MiB each; c could take a's place while b is kept.
+    one = tiny_hlo.f32(1 << 18)
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(tiny_hlo.f32(64), name="x")
+    b = main.op("rng", one, x, x, name="b")
+    if is_in_tuple:
+      shape = tiny_hlo.tuple_of(one, tiny_hlo.f32(1))
+      made = main.op("custom-call", shape, x, name="made")
+      a = main.element(made, 0, name="a")
+    else:
+      a = main.op("rng", one, x, x, name="a")
+    c = main.op("negate", one, a, name="c")
+    main.op("dot", tiny_hlo.f32(1), b, c, name="d")
+    model = AssignmentModel(builder.module(main), "cuda")
+    assigned = model.temp_bytes()
+    self.assertEqual(assigned >> 20, num_values)
+    _, problem = _build_from(model, "occupied")
+    self.assertEqual(Profile(problem).peak_bytes >> 20, num_values)
+    _, problem = _build_from(model, "occupied", "any")
+    self.assertEqual(Profile(problem).peak_bytes >> 20, 2)
 
   @parameterized.product(
     name=("mlp_cpu", "mlp_h200", "convolutions_h200"),

@@ -23,19 +23,18 @@ Effort = Literal["fast", "normal", "prove"]
 
 # Of the peak without edits; the rungs of the ladder fall by this factor.
 RUNG = 0.995
-# How many rungs below the limit's are tried for a cheaper plan, unless the
-# bound says that there is none.
-_MAX_LOWER = 1
+# How many rungs are tried for the cheapest plan, the limit's and those below,
+# unless the bound says that there is no cheaper one.
+_NUM_RUNGS = 2
 # Problems with no more possible events than this are solved exactly.
 _MAX_EVENTS = 400
 _EXACT_WORK = 60.0
-# The search for the smallest plan aims this much lower each time, with so many
-# greedy runs.
+# The search for the smallest plan aims this much lower each time.
 _STEPS_DOWN = (0.8, 0.93, 0.98)
-_RUNS_DOWN = 3
 _NUM_NAMED = 8
 # How many values go to the host, in the variants that are tried.
 _NUM_MOVED = (4, 16, 64)
+_QUICK = greedy.Style(depth=2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class _Work:
 
 
 _WORK: dict[Effort, _Work] = {
-  "fast": _Work(num_runs=3, exact=0.3),
+  "fast": _Work(num_runs=4, exact=0.3),
   "normal": _Work(num_runs=8, exact=1.5),
   "prove": _Work(num_runs=24, exact=20.0),
 }
@@ -147,6 +146,34 @@ class Chooser:
     best = self._best(limit)
     if best is None:
       return None
+    return self._choice(best, self._bound(limit) if with_bound else None)
+
+  def search(self, limit_bytes: int) -> Choice | None:
+    """Returns the best choice of one search, None if it finds none.
+
+    It takes a fraction of the time of `find`, which also looks at lower limits
+    and at the smallest plan.
+    """
+    limit = limit_bytes + self.problem.slot_bytes
+    if self._unedited.peak_bytes <= limit:
+      return self._choice(self._unedited)
+    if self._bytes_bound.num_bytes > limit:
+      return None
+    if self._every_event is None:
+      limit = self._rung_below(limit)
+    best = self._solve(limit)
+    return None if best is None else self._choice(best)
+
+  def sketch(self, limit_bytes: int) -> Choice:
+    """Returns the best choice of a few greedy runs; it may not fit."""
+    limit = limit_bytes + self.problem.slot_bytes
+    moved = self._choose_moved(limit)
+    best = pools.sketch(self.problem, limit, moved)
+    if best.peak_bytes <= limit:
+      offload.drop_needless(best, limit)
+    return self._choice(best)
+
+  def _choice(self, best: Profile, bound_s: float | None = None) -> Choice:
     return Choice(
       edits=Edits(
         recomputes=self.problem.as_edits(best.events),
@@ -156,7 +183,7 @@ class Chooser:
       peak_bytes=best.peak_bytes - self.problem.slot_bytes,
       extra_s=best.seconds,
       host_bytes=sum(self.problem.values[v].size_bytes for v in best.transfers),
-      lower_bound_s=self._bound(limit) if with_bound else None,
+      lower_bound_s=bound_s,
     )
 
   def _best(self, limit: int) -> Profile | None:
@@ -172,10 +199,8 @@ class Chooser:
     """The cheapest plan of the limit's rung and those below it."""
     best: Profile | None = None
     rung = self._rung_below(limit)
-    for _ in range(1 + _MAX_LOWER):
-      found = self._solve(rung)
-      if found is not None and (best is None or found.seconds < best.seconds):
-        best = found
+    for _ in range(_NUM_RUNGS):
+      best = _cheapest(best, self._solve(rung))
       rung = self._rung_below(rung - 1)
       if rung < self._bytes_bound.num_bytes:
         break
@@ -213,7 +238,7 @@ class Chooser:
   def _search(self, limit: int) -> Profile | None:
     moved = self._choose_moved(limit)
     best = self._search_runs(limit, moved)
-    if moved:
+    if moved and (best is None or self._every_event is not None):
       # Copies take memory, too, while they are under way.
       best = _cheapest(best, self._search_runs(limit, ()))
     if best is not None:
@@ -239,14 +264,15 @@ class Chooser:
     """Finds out, with one greedy run each, how many values should move."""
     if self._rates is None:
       return ()
-    best: tuple[bool, float] | None = None
+    plan = greedy.solve(self.problem, limit, _QUICK)
+    best = plan.peak_bytes > limit, plan.seconds
     best_moved: Sequence[Transfer] = ()
     for ranked in offload.candidates(self.problem, limit):
       for count in _NUM_MOVED:
         moved = offload.schedule(self.problem, ranked, self._rates, count)
-        plan = greedy.solve(self.problem, limit, transfers=moved)
+        plan = greedy.solve(self.problem, limit, _QUICK, moved)
         rank = plan.peak_bytes > limit, plan.seconds
-        if best is None or rank < best:
+        if rank < best:
           best, best_moved = rank, moved
         if len(moved) < count:
           break
@@ -282,7 +308,7 @@ class Chooser:
       while best.peak_bytes > self._bytes_bound.num_bytes:
         aim = int(best.peak_bytes * factor)
         aim = max(aim, self._bytes_bound.num_bytes)
-        lowest = pools.gather(self.problem, aim, _RUNS_DOWN).lowest
+        lowest = pools.sketch(self.problem, aim)
         if lowest.peak_bytes < best.peak_bytes:
           best = lowest
         if lowest.peak_bytes > aim:

@@ -21,6 +21,7 @@ from jaxmem.graph import Buffer
 from jaxmem.rewrite import recompute_fusions, recompute_rules
 
 Slots = Literal["occupied", "free"]
+Sharing = Literal["heap", "any"]
 
 
 def from_module(
@@ -29,6 +30,7 @@ def from_module(
   order: Sequence[int],
   seconds: Mapping[int, float],
   slots: Slots = "occupied",
+  sharing: Sharing = "heap",
 ) -> BudgetProblem:
   """Builds the problem of choosing recomputes for a module's entry.
 
@@ -41,12 +43,16 @@ def from_module(
       temporary ever lay in their memory. "free": they count while they hold
       something, so that their empty memory serves temporaries. XLA's
       assignment lies between the two.
+    sharing: Which values count as placed on operands that die: those that XLA
+      places so on its heap, or "any" that it could, if it did not mind whether
+      the operand is picked out of a tuple.
 
   Returns:
-    The problem. Without edits its profile is `liveness.live_bytes` of the
-    order; of the graph without slots if they are occupied.
+    The problem. Without edits, and with any sharing, its profile is
+    `liveness.live_bytes` of the order; of the graph without slots if they are
+    occupied.
   """
-  return _Builder(model, entry, order, seconds, slots).build()
+  return _Builder(model, entry, order, seconds, slots, sharing).build()
 
 
 class _Builder:
@@ -57,6 +63,7 @@ class _Builder:
     order: Sequence[int],
     seconds: Mapping[int, float],
     slots: Slots,
+    sharing: Sharing,
   ):
     self._module = model.module
     self._analysis = model.analysis
@@ -64,6 +71,7 @@ class _Builder:
     self._entry = entry
     self._seconds = seconds
     self._are_slots_free = slots == "free"
+    self._may_share_any = sharing == "any"
     self._order = tuple(order)
     self._step_of = {node: step for step, node in enumerate(order)}
     self._values = entry.values
@@ -71,6 +79,10 @@ class _Builder:
     self._node_ids = {i.id for i in entry.instructions}
     self._rules = recompute_rules.recomputable(self._module, self._analysis)
     self._overwritten = self._find_overwriters()
+    # What is no larger may lie in a slot, where sharing has wider rules.
+    self._largest_slot = max(
+      (b.size_bytes for b in entry.graph.buffers if self._is_slot(b)), default=0
+    )
 
   def build(self) -> BudgetProblem:
     graph = self._entry.graph
@@ -166,8 +178,25 @@ class _Builder:
     return tuple(
       pair
       for pair in shares
-      if self._are_slots_free
-      or not any(self._is_slot(buffers[v]) for v in pair)
+      if (
+        self._are_slots_free or not any(self._is_slot(buffers[v]) for v in pair)
+      )
+      and self._may_share(*pair)
+    )
+
+  def _may_share(self, old: int, new: int) -> bool:
+    """Whether XLA may place a value on one that dies, now or when edited.
+
+    On the heap it looks only at operands that make the value themselves, not at
+    those that pick it out of a tuple. A run of a part of a fusion has no tuple.
+    """
+    read, made = self._values[old], self._values[new]
+    return (
+      self._may_share_any
+      or made.size_bytes <= self._largest_slot
+      or read.instruction.id in made.instruction.operands
+      or self._analysis.buffer_of(read) is self._analysis.buffer_of(made)
+      or self._is_split(read.instruction)
     )
 
   # Units.

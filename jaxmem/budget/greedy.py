@@ -15,6 +15,7 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,8 @@ _WORTH = 0.6
 _REFRESH = 100
 _GROUPS = (2, 3, 4, 6)
 _TRIES = 6
+# A run that needs more joint moves than this hardly ever fits.
+_MAX_JOINS = 16
 # Seconds that no run costs less than, so that scores are finite.
 _LEAST_S = 1e-9
 
@@ -41,7 +44,7 @@ class Style:
     seconds: What each unit costs in this run's eyes; None: what it costs.
   """
 
-  depth: int = 20
+  depth: int = 8
   exponent: float = 1.0
   seconds: tuple[float, ...] | None = None
 
@@ -63,7 +66,16 @@ class _Move:
 
 
 _Extension = tuple[int, int, int]
-_Closure = tuple[list[Event], list[_Extension]]
+_Closure = tuple[tuple[Event, ...], tuple[_Extension, ...]]
+# More than any depth: of a closure that the depth cut short.
+_CUT = 1 << 30
+
+
+class _Found(NamedTuple):
+  """A closure, and how many runs in it feed each other at most."""
+
+  closure: _Closure | None
+  height: int
 
 
 def fit(profile: Profile, limit_bytes: int, style: Style) -> bool:
@@ -132,20 +144,26 @@ class _Search:
     ]
     self._heap: list[tuple[float, int, int, int]] = []
     self._banned: set[object] = set()
-    self._closures: dict[tuple[int, int, int], _Closure | None] = {}
+    self._closures: dict[tuple[int, int], _Found] = {}
+    self._cut_closures: dict[tuple[int, int, int], _Found] = {}
+    self._moving = frozenset(
+      self._problem.unit_of[v] for v in profile.transfers
+    )
     self._candidates = [
       v
       for v, unit in enumerate(self._problem.unit_of)
       if unit >= 0
       and self._sizes[v]
       and self._problem.values[v].uses
-      and not profile.is_moving(unit)
+      and unit not in self._moving
     ]
     self._is_candidate = frozenset(self._candidates)
     self._excess = profile.excess(limit_bytes)
+    self._seen_live = np.zeros(0)
+    self._keys_over: list[int] = []
 
   def run(self) -> bool:
-    accepted = since_ban = 0
+    accepted = since_ban = num_joins = 0
     self._push_all()
     while self._excess > 0:
       if not self._heap:
@@ -153,8 +171,10 @@ class _Search:
           # What did not help then may help after what came since.
           self._banned.clear()
           since_ban = 0
-        elif accepted == 0 and not self._join():
-          return False
+        elif accepted == 0:
+          num_joins += 1
+          if num_joins > _MAX_JOINS or not self._join():
+            return False
         self._push_all()
         accepted = 0
         continue
@@ -216,12 +236,13 @@ class _Search:
 
   def _try(self, move: _Move) -> bool:
     """Makes a move; takes it back if it does not lower the excess."""
-    self._closures.clear()
     for event in move.events:
       self._profile.add(*event)
     excess = self._profile.excess(self._limit)
     if excess < self._excess:
       self._excess = excess
+      self._closures.clear()
+      self._cut_closures.clear()
       return True
     for event in move.events:
       self._profile.remove(*event)
@@ -232,8 +253,13 @@ class _Search:
   def _gaps(self, value: int) -> Iterator[_Gap]:
     """Gaps of a value over which too many bytes are live."""
     profile = self._profile
+    uses, over = profile.uses(value), self._over()
+    if not uses or not over or uses[-1] <= over[0]:
+      return
     producers = profile.producers(value)
-    keys = sorted([*profile.uses(value), *producers])
+    if producers[0] >= over[-1]:
+      return
+    keys = sorted([*uses, *producers])
     made = frozenset(producers)
     for start, end in itertools.pairwise(keys):
       # Runs before the step of the later reader or the one after the earlier
@@ -249,8 +275,9 @@ class _Search:
     before = profile.step_at(gap.end)
     if before <= profile.step_at(gap.start) + 1:
       return False
-    low, high = self._range(gap.start, gap.end)
-    if high <= low or profile.live[low:high].max() <= self._limit:
+    over = self._over()
+    first = bisect.bisect_right(over, gap.start)
+    if first == len(over) or over[first] >= gap.end:
       return False
     return not profile.has(self._problem.unit_of[gap.value], before)
 
@@ -264,6 +291,15 @@ class _Search:
     if at:
       earlier.append(uses[at - 1])
     return max(earlier) == gap.start and self._is_closable(gap)
+
+  def _over(self) -> list[int]:
+    """Returns the keys at which too much is live."""
+    live = self._profile.live
+    if live is not self._seen_live:
+      self._seen_live = live
+      keys = self._profile.keys
+      self._keys_over = [keys[n] for n in np.flatnonzero(live > self._limit)]
+    return self._keys_over
 
   def _range(self, start: int, end: int) -> tuple[int, int]:
     """Positions of the keys strictly between two keys."""
@@ -312,52 +348,66 @@ class _Search:
     return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
 
   def _closure(self, unit: int, before: int, depth: int) -> _Closure | None:
-    """Remembers what `_find_closure` says until the profile changes.
-
-    Units feed each other along many ways; each is followed once.
-    """
-    key = unit, before, depth
-    if key not in self._closures:
-      self._closures[key] = self._find_closure(unit, before, depth)
-    return self._closures[key]
-
-  def _find_closure(
-    self, unit: int, before: int, depth: int
-  ) -> _Closure | None:
     """What must run for a unit to run before a step, and what must be kept.
 
     Returns:
       Events, inputs first, and (value, from key, to key) of inputs that are
       kept longer. None if the unit may not run there.
     """
+    return self._remembered_closure(unit, before, depth).closure
+
+  def _remembered_closure(self, unit: int, before: int, depth: int) -> _Found:
+    """Remembers what `_find_closure` says until the profile changes.
+
+    Units feed each other along many ways; each is followed once, unless the
+    depth cut it short.
+    """
+    whole = self._closures.get((unit, before))
+    if whole is not None and whole.height <= depth:
+      return whole
+    found = self._cut_closures.get((unit, before, depth))
+    if found is None:
+      found = self._find_closure(unit, before, depth)
+      if found.height <= depth:
+        self._closures[unit, before] = found
+      else:
+        self._cut_closures[unit, before, depth] = found
+    return found
+
+  def _find_closure(self, unit: int, before: int, depth: int) -> _Found:
     profile, problem = self._profile, self._problem
     made = problem.units[unit]
     if not made.step < before <= problem.latest_run[unit]:
-      return None
-    if profile.is_moving(unit):
-      return None
+      return _Found(None, 0)
+    if unit in self._moving:
+      return _Found(None, 0)
     if profile.has(unit, before):
-      return [], []
-    events: list[Event] = []
-    extensions: list[_Extension] = []
+      return _Found(((), ()), 0)
+    events: dict[Event, None] = {}
+    extensions: dict[_Extension, None] = {}
+    height = 0
     key = profile.run_key(unit, before)
     for value in made.inputs:
       last = self._last_read(value, key)
       if last is None:
         continue
       source = problem.unit_of[value]
-      found = None
-      if source >= 0 and depth > 0:
-        found = self._closure(source, before, depth - 1)
-      if found is not None:
-        kept = sum(self._sizes[e[0]] for e in found[1] if e not in extensions)
-        if kept < _WORTH * self._sizes[value]:
-          events += [e for e in found[0] if e not in events]
-          extensions += [e for e in found[1] if e not in extensions]
-          continue
-      extensions.append((value, last, key))
-    events.append((unit, before))
-    return events, extensions
+      if source >= 0 and depth <= 0:
+        height = _CUT
+      elif source >= 0:
+        found = self._remembered_closure(source, before, depth - 1)
+        height = max(height, found.height + 1)
+        if found.closure is not None:
+          kept = sum(
+            self._sizes[e[0]] for e in found.closure[1] if e not in extensions
+          )
+          if kept < _WORTH * self._sizes[value]:
+            events.update(dict.fromkeys(found.closure[0]))
+            extensions.update(dict.fromkeys(found.closure[1]))
+            continue
+      extensions[value, last, key] = None
+    events[unit, before] = None
+    return _Found(((*events,), (*extensions,)), height)
 
   def _last_read(self, value: int, key: int) -> int | None:
     """The end of the version that a reader would see; None if it is alive.

@@ -18,7 +18,11 @@ from jaxmem.budget.greedy import Style
 from jaxmem.budget.problem import BudgetProblem
 
 _SEED = 0
-_DEPTHS = (2, 4, 20)
+# Of the runs with true costs. Deep ones commit themselves to long chains early.
+_TRUE_DEPTHS = (2, 8)
+# Where these find nothing.
+_LAST_DEPTH = 20
+_DEPTHS = (2, 4, 8)
 _EXPONENTS = (0.5, 1.0, 2.0)
 # Standard deviations of the logarithm of what costs are multiplied by.
 _NOISES = (0.2, 0.6, 1.2)
@@ -47,7 +51,7 @@ def gather(
   num_runs: int,
   transfers: Sequence[Transfer] = (),
 ) -> Pool:
-  """Runs the greedy search several times, the first time with true costs.
+  """Runs the greedy search several times, the first two with true costs.
 
   Args:
     problem: The problem.
@@ -60,8 +64,10 @@ def gather(
   events: set[Event] = set()
   plans = []
   for run in range(num_runs):
-    style, aim = Style(), 1.0
-    if run:
+    aim = 1.0
+    if run < len(_TRUE_DEPTHS):
+      style = Style(depth=_TRUE_DEPTHS[run])
+    else:
       style = _noisy_style(problem, kinds, random_source)
       aim = random_source.choice(_AIMS)
     plan = greedy.solve(problem, int(limit_bytes * aim), style, transfers)
@@ -75,6 +81,26 @@ def gather(
     best=min(fitting, key=lambda p: p.seconds, default=None),
     lowest=min(plans, key=lambda p: (p.peak_bytes, p.seconds)),
   )
+
+
+def sketch(
+  problem: BudgetProblem,
+  limit_bytes: int,
+  transfers: Sequence[Transfer] = (),
+) -> Profile:
+  """Returns a plan found in little time; the lowest if none fits.
+
+  Args:
+    problem: The problem.
+    limit_bytes: The limit.
+    transfers: What goes to the host and back in every plan.
+  """
+  pool = gather(problem, limit_bytes, len(_TRUE_DEPTHS), transfers)
+  if pool.best is not None:
+    return pool.best
+  deep = Style(depth=_LAST_DEPTH)
+  plan = greedy.solve(problem, limit_bytes, deep, transfers)
+  return min(plan, pool.lowest, key=lambda p: (p.peak_bytes, p.seconds))
 
 
 def _noisy_style(
