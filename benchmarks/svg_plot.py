@@ -72,16 +72,16 @@ def bars(
     ValueError: If a series has not one value per label, or if there are more
       series than colors.
   """
+  _check_colors(len(series))
   for name, values in series:
     if len(values) != len(labels):
       raise ValueError(
         f"{name!r} must have {len(labels)} values, got {len(values)}."
       )
   group = _BAR * len(series) + _GAP
-  axis = _Axis.around(
-    [v for _, values in series for v in values] + [m.value for m in marks],
-    unit,
-  )
+  # Bars begin at zero.
+  heights = [0.0, *(v for _, values in series for v in values)]
+  axis = _Axis.around(heights + [mark.value for mark in marks], unit)
   right = _LEFT + group * len(labels) + _GAP / 2
   parts = list(_grid(axis, right))
   for index, label in enumerate(labels):
@@ -123,6 +123,7 @@ def lines(
   Raises:
     ValueError: If there are more series than colors, or no points.
   """
+  _check_colors(len(series))
   points = [point for _, line in series for point in line]
   if not points:
     raise ValueError("series must have points, got none.")
@@ -165,8 +166,8 @@ class _Axis:
 
   @classmethod
   def around(cls, values: Sequence[float], unit: str) -> _Axis:
-    known = [v for v in values if not math.isnan(v)]
-    least, most = min([0.0, *known]), max([0.0, *known])
+    known = [v for v in values if not math.isnan(v)] or [0.0]
+    least, most = min(known), max(known)
     step = _nice_step((most - least or 1.0) / _NUM_TICKS)
     low, high = math.floor(least / step), math.ceil(most / step)
     return cls(low * step, max(high, low + 1) * step, step, unit)
@@ -179,6 +180,13 @@ class _Axis:
   def y(self, value: float) -> float:
     share = (value - self.low) / (self.high - self.low)
     return _TOP + _HEIGHT * (1 - share)
+
+
+def _check_colors(num_series: int) -> None:
+  if num_series > len(_COLORS):
+    raise ValueError(
+      f"series must be at most {len(_COLORS)}, got {num_series}."
+    )
 
 
 def _nice_step(least: float) -> float:
@@ -234,10 +242,6 @@ def _page(
   parts: Sequence[str],
 ) -> str:
   """Returns the whole file: title, legend and what was drawn."""
-  if len(names) > len(_COLORS):
-    raise ValueError(
-      f"series must be at most {len(_COLORS)}, got {len(names)}."
-    )
   head = [
     f'<text class="ink" x="8" y="15" font-size="12">{escape(title)}</text>'
   ]

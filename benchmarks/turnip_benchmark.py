@@ -79,7 +79,7 @@ _SWEPT = {
   "batch": 8,
   "length": 1024,
 }
-_SWEEP_PERCENT = (100, 80, 60, 50, 40, 30, 25, 20)
+_SWEEP_PERCENT = (100, 80, 60, 40, 30, 20, 15, 10, 8, 6)
 
 
 def _simulated_cases() -> Iterator[dict[str, Any]]:
