@@ -97,6 +97,25 @@ def test_a_product_is_no_part_of_what_reads_it():
   assert not loops.predict(loops.analyze(jaxpr, 0, 2), 1).copied
 
 
+def _inner(*carry):
+  """A loop that rewrites all that it carries."""
+
+  def body(values, _):
+    return tuple(jnp.sin(x) + values[-1] for x in values), None
+
+  return jax.lax.scan(body, carry, length=4)[0]
+
+
+def test_an_inner_loop_leaves_values_where_it_got_them():
+  # Its results are where its operands were: nothing is copied, nothing waits.
+  prediction = loops.predict(_carries(_inner, 2), 1)
+  assert not prediction.copied
+  assert not prediction.before
+  # Swapped, they would have to be where the others were: as in a swap, though
+  # no carry is passed on.
+  assert _copied(lambda a, b: _inner(a, b)[::-1], 2, 2) == [2, 0]
+
+
 def test_a_value_in_two_places_is_copied():
   def body(a, b):
     del b

@@ -118,6 +118,34 @@ CASES = {
 }
 
 
+def _while_in_scan(a, b):
+  def outer(carry, _):
+    u, v = jax.lax.fori_loop(0, 4, lambda _, c: _wave(*c), carry)
+    return (v, u + 0.1 * _laplacian(v)), None
+
+  return jax.lax.scan(outer, (a, b), length=6)[0]
+
+
+def _scan_in_while(a, b):
+  def inner(carry):
+    return jax.lax.scan(lambda c, _: (_wave(*c), None), carry, length=4)[0]
+
+  def body(state):
+    count, u, v = state
+    u, v = inner((u, v))
+    return count + 1, v, u + 0.1 * _laplacian(v)
+
+  return jax.lax.while_loop(lambda s: s[0] < 6, body, (jnp.int32(0), a, b))[1:]
+
+
+def _three_deep(a, b):
+  def outer(carry, _):
+    u, v = _nested(*carry)
+    return (v, u), None
+
+  return jax.lax.scan(outer, (a, b), length=4)[0]
+
+
 def _bits(function, *args):
   results = jax.tree.leaves(jax.jit(function)(*args))
   return [np.asarray(r).tobytes() for r in results]
@@ -133,6 +161,23 @@ def test_removes_the_copies_and_keeps_the_bits(name):
   assert {change.rounds for change in plan.changes} == {rounds}
   assert plan.after.moved_bytes < plan.before.moved_bytes
   assert plan.after.temp_bytes <= plan.before.temp_bytes * 1.01
+  assert _bits(plan.function, *ARGS) == _bits(function, *ARGS)
+
+
+@pytest.mark.parametrize(
+  ("function", "depth"),
+  [(_while_in_scan, 2), (_scan_in_while, 2), (_three_deep, 3)],
+)
+def test_removes_the_copies_of_loops_in_loops(function, depth):
+  plan = loops.remove_copies(function, *ARGS, options=OPTIONS)
+  # Something is copied at each level: as often as that level runs.
+  assert len({copy.times for copy in plan.before.copies}) == depth
+  # A loop that counts has the rest of its rounds, here none, in a loop of its
+  # own, which does copy.
+  rest = [c for c in plan.after.copies if c.times > 1]
+  assert not rest
+  assert [change.rounds for change in plan.changes] == [2] * depth
+  assert plan.after.moved_bytes < plan.before.moved_bytes
   assert _bits(plan.function, *ARGS) == _bits(function, *ARGS)
 
 

@@ -56,6 +56,8 @@ class Carries:
     is_emitted: Per carry, whether its old value is an output that is no carry.
     needs: Per output, the carries from whose new values it is computed.
     twins: Per output, the first carry with the same new value, or itself.
+    makers: Per output, which of the body's equations computes it; None if it is
+      passed on.
   """
 
   jaxpr: core.Jaxpr
@@ -68,6 +70,7 @@ class Carries:
   is_emitted: tuple[bool, ...]
   needs: tuple[frozenset[int], ...]
   twins: tuple[int, ...]
+  makers: tuple[int | None, ...]
 
   @property
   def num_carries(self) -> int:
@@ -107,6 +110,7 @@ def analyze(jaxpr: core.Jaxpr, num_consts: int, num_carry: int) -> Carries:
     for index, var in reversed([*enumerate(computed[:num_carry])])
     if var is not None
   }
+  maker = {var: n for n, eqn in enumerate(flat.eqns) for var in eqn.outvars}
   walk = _Walk(flat, position, results)
   emitted = {move.carry for move in moves[num_carry:] if move is not None}
   return Carries(
@@ -123,6 +127,7 @@ def analyze(jaxpr: core.Jaxpr, num_consts: int, num_carry: int) -> Carries:
       index if var is None else results.get(var, index)
       for index, var in enumerate(computed)
     ),
+    makers=tuple(None if v is None else maker.get(v) for v in computed),
   )
 
 
@@ -161,7 +166,7 @@ class _Walk:
       eqn = self._definer.get(var)
       if eqn is None or (var is not result and not is_fusible(eqn)):
         continue
-      for step in _operands(eqn, is_pointwise):
+      for step in _operands(eqn, var, is_pointwise):
         if step not in seen:
           seen.add(step)
           stack.append(step)
@@ -212,10 +217,18 @@ def is_fusible(eqn: core.JaxprEqn) -> bool:
 
 
 def _operands(
-  eqn: core.JaxprEqn, is_pointwise: bool
+  eqn: core.JaxprEqn, result: core.Var, is_pointwise: bool
 ) -> Iterable[tuple[core.Var, bool]]:
-  """Yields the operands, and whether each is read only where it is written."""
-  same = {operand for operand, _ in memory.in_place(eqn)}
+  """Yields operands, and whether each is read only where a result is written.
+
+  Of several results, only one is written over an operand: a loop within the
+  body leaves what it carries where that was.
+  """
+  same = {
+    operand
+    for operand, output in memory.in_place(eqn)
+    if eqn.outvars[output] is result
+  }
   if memory.renamed(eqn, views=True):
     same = set(range(len(eqn.outvars)))
   for position, operand in enumerate(eqn.invars):
@@ -325,13 +338,16 @@ class _Held:
   def _edges(
     self, holders: set[int], result: int
   ) -> set[tuple[int, int]] | None:
-    readings = self._carries.readings[result]
+    readings, makers = self._carries.readings[result], self._carries.makers
     if any(readings.get(holder) == "elsewhere" for holder in holders):
       return None
     return {
       (self._carries.twins[other], result)
       for other, found in enumerate(self._carries.reads)
-      if self._carries.twins[other] != result and not holders.isdisjoint(found)
+      if self._carries.twins[other] != result
+      # What one equation computes is there at once: nothing waits.
+      and (makers[other] is None or makers[other] != makers[result])
+      and not holders.isdisjoint(found)
     }
 
 
