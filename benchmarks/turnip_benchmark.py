@@ -34,7 +34,9 @@ _MODES = flags.DEFINE_list(
 )
 _REPEATS = flags.DEFINE_integer("repeats", 30, "Runs per schedule.")
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Draws of times per simulation.")
-_ONLY = flags.DEFINE_string("only", "", "Simulated cases that begin with this.")
+_ONLY = flags.DEFINE_string(
+  "only", "", "Simulated cases that begin with this, as in 'a100x8 lora 7b 8x'."
+)
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 _SCHEDULES: dict[str, Callable[[memgraph.MemGraph], memgraph.MemGraph]] = {
@@ -79,7 +81,7 @@ _SWEPT = {
   "batch": 8,
   "length": 1024,
 }
-_SWEEP_PERCENT = (100, 80, 60, 40, 30, 20, 15, 10, 8, 6)
+_SWEEP_PERCENT = (100, 80, 60, 50, 40, 30, 25, 20)
 
 
 def _simulated_cases() -> Iterator[dict[str, Any]]:
@@ -109,7 +111,10 @@ def _simulated_graph(case: dict[str, Any]) -> TaskGraph:
 
 
 def simulate(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
-  """Yields rows: the memory of the device, and 40 % of what would be needed."""
+  """Yields rows: the memory of the device, and 40 % of what would be needed.
+
+  The latter only if the device has that much.
+  """
   graph = _simulated_graph(case)
   needed_bytes = turnip_graphs.resident_bytes(graph)
   available_bytes = memgraph.SERVERS[case["server"]].memory_bytes
@@ -117,6 +122,8 @@ def simulate(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
     ("device", available_bytes),
     ("40 %", int(0.4 * needed_bytes)),
   ):
+    if capacity_bytes > available_bytes:
+      continue
     about = {"mode": "simulate", "memory": name, "needed_bytes": needed_bytes}
     yield from _simulate(graph, case | about, capacity_bytes)
 
@@ -339,7 +346,8 @@ def _rows() -> Iterator[dict[str, Any]]:
       yield run(*case)
   if "simulate" in _MODES.value:
     for case in _simulated_cases():
-      name = f"{case['server']} {case['step']} {case['model']}"
+      name = " ".join(case[key] for key in ("server", "step", "model"))
+      name += f" {case['batch']}x{case['length']}"
       if name.startswith(_ONLY.value):
         yield from simulate(case)
   if "sweep" in _MODES.value:
