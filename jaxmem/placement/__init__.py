@@ -9,6 +9,7 @@ and returns a `Solution`, which `validate` checks independently.
 from jaxmem.placement.best_fit import greedy_by_size
 from jaxmem.placement.cp_sat import cp_sat
 from jaxmem.placement.csv_format import from_csv, to_csv
+from jaxmem.placement.fullest_first import fullest_first
 from jaxmem.placement.iterated import iterated
 from jaxmem.placement.large_first import large_first
 from jaxmem.placement.lowest_floor import lowest_floor
@@ -32,6 +33,7 @@ __all__ = [
   "Solution",
   "cp_sat",
   "from_csv",
+  "fullest_first",
   "greedy_by_size",
   "iterated",
   "large_first",

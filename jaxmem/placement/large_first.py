@@ -2,22 +2,41 @@
 
 A train step has thousands of buffers, but the few hundred largest take nearly
 all of its bytes. Alone they are placed without a gap in most cases, and each
-attempt takes a fraction of the time that all of them would.
+attempt takes a fraction of the time that all of them would. Small ones that are
+live where next to nothing may be wasted are as hard to place, and may join.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 
 from jaxmem.placement import decision
+from jaxmem.placement.fullest_first import RULES, decodes, is_possible
 from jaxmem.placement.iterated import iterate
+from jaxmem.placement.lowest_floor import decode
+from jaxmem.placement.orders import static_orders
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.search import Search
+from jaxmem.placement.table import Table
 
-# What is large: at least this part of the height.
-_PARTS = (300, 1000, 3000)
-# Decodes of the large ones, for each part.
+# What is large: at least this part of the height. Then, whether buffers join
+# that are larger than what may be wasted in one of their sections, and up to
+# how many the stage is for.
+_FEW = 450
+_STAGES = ((1000, True, None), (1000, False, _FEW), (3000, False, None))
+# The orders of lowest-floor decodes; fullest-first decodes follow, so many that
+# their steps add up to this number, but one or two by each rule.
+_ORDERS = ("TWA", "TAW")
+_STEPS = 5000
+# Of few, perturbed orders are decoded so often, too.
 _MAX_DECODES = 30
+# How many placements of the large ones are filled up: of those without a gap,
+# and else.
+_MAX_FILLS = 2
+_MAX_FILLS_WITH_GAPS = 1
 # Deterministic time to decide whether the large ones fit, and up to how many.
 _WORK = 0.01
 _MAX_DECIDED = 250
@@ -47,20 +66,21 @@ def try_large_first(search: Search) -> None:
   Leaves problems with fixed offsets, gaps or alignments to others.
   """
   table = search.table
-  if not table.has_one_piece_each or (table.fixed >= 0).any():
-    return
-  if table.alignments.max() > 1:
+  if not is_possible(table):
     return
   always = (table.starts == 0) & (table.ends == table.num_sections)
   floors = np.cumsum(np.where(always, table.highs, 0)) - table.highs
   base = int(table.highs[always].sum())
-  for part in _PARTS:
-    is_large = table.sizes_bytes * part >= search.goal_bytes
-    large = np.flatnonzero(is_large & ~always)
-    if search.is_done or not len(large):
+  for part, hard_join, max_large in _STAGES:
+    chosen = table.sizes_bytes * part >= search.goal_bytes
+    if hard_join:
+      chosen |= table.highs > _least_slack(table, search.goal_bytes)
+    large = np.flatnonzero(chosen & ~always)
+    if search.is_done or not 0 < len(large) <= (max_large or len(large)):
       continue
-    for offsets in _place_large(search, large, base):
-      placed = [*np.flatnonzero(always).tolist(), *large.tolist()]
+    placed = [*np.flatnonzero(always).tolist(), *large.tolist()]
+    # CP-SAT is slow with small ones among large ones; see `decision.decide`.
+    for offsets in _place_large(search, large, is_decided=not hard_join):
       known = np.concatenate([floors[always], offsets + base])
       found = decision.fill(table, placed, known)
       search.offer(found, f"large_first 1/{part}")
@@ -68,18 +88,51 @@ def try_large_first(search: Search) -> None:
         return
 
 
+def _least_slack(table: Table, goal_bytes: int) -> np.ndarray:
+  """Returns what each buffer's fullest section can waste, in units."""
+  slack = np.append(goal_bytes // table.unit - table.live, 0)
+  bounds = np.stack([table.starts, table.ends], axis=1).ravel()
+  return np.minimum.reduceat(slack, bounds)[::2]
+
+
 def _place_large(
-  search: Search, large: np.ndarray, base: int
+  search: Search, large: np.ndarray, is_decided: bool
 ) -> list[np.ndarray]:
-  """Returns placements of the large buffers alone, in the search's units."""
-  table = search.table
-  buffers = table.problem.buffers
+  """Returns the best placements of the large buffers alone.
+
+  They are in the search's units, and there are few.
+  """
+  buffers = search.table.problem.buffers
   alone = Search(Problem(tuple(buffers[i] for i in large)))
-  iterate(alone, max_decodes=_MAX_DECODES)
-  unit = table.unit
-  found = [np.array(alone.solution().offsets, np.int64) // unit]
-  if not alone.is_done and len(large) <= _MAX_DECIDED:
-    answer = decision.decide(alone.table, alone.bound_bytes, _WORK)
+  found = []
+  num_done = 0
+  for turn, offsets in enumerate(_attempts(alone, is_decided)):
+    tops = offsets * alone.table.unit + alone.table.sizes_bytes
+    missing = max(int(tops.max()) - alone.goal_bytes, 0)
+    found.append((missing, turn, offsets))
+    num_done += not missing
+    if num_done == _MAX_FILLS:
+      break
+  found.sort(key=lambda attempt: attempt[:2])
+  num_kept = num_done or _MAX_FILLS_WITH_GAPS
+  scale = alone.table.unit // search.table.unit
+  return [offsets * scale for _, _, offsets in found[:num_kept]]
+
+
+def _attempts(alone: Search, is_decided: bool) -> Iterator[np.ndarray]:
+  table = alone.table
+  orders = static_orders(table)
+  for name in _ORDERS:
+    yield decode(table, orders[name])
+  if table.num_buffers <= _FEW:
+    iterate(alone, max_decodes=_MAX_DECODES)
+    offsets = np.array(alone.solution().offsets, np.int64)
+    yield offsets // table.unit
+  goal = alone.goal_bytes // table.unit
+  num_decodes = _STEPS // table.num_buffers
+  num_decodes = min(max(num_decodes, len(RULES)), 2 * len(RULES))
+  yield from itertools.islice(decodes(table, goal), num_decodes)
+  if is_decided and table.num_buffers <= _MAX_DECIDED:
+    answer = decision.decide(table, alone.bound_bytes, _WORK)
     if answer.offsets is not None:
-      found.append(answer.offsets * alone.table.unit // unit)
-  return found
+      yield answer.offsets

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jaxmem.placement import infeasible
 from jaxmem.placement.best_fit import by_size
 from jaxmem.placement.cp_sat import descend
+from jaxmem.placement.fullest_first import try_fullest_first
 from jaxmem.placement.iterated import iterate
 from jaxmem.placement.large_first import try_large_first
 from jaxmem.placement.lowest_floor import decode
-from jaxmem.placement.orders import static_orders
+from jaxmem.placement.orders import NAMES, static_orders
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.pyramid import stack
 from jaxmem.placement.search import Search
 from jaxmem.placement.validate import validate
 from jaxmem.placement.xla import pack
 
-# Above so many buffers, the later placers take seconds and gained nothing on
-# the first ones in any case of benchmarks/olla_benchmark.py. They are tried if
-# a capacity has to be met.
+# Above so many buffers, most orders and the later placers take seconds and gain
+# nothing on the others in any case of benchmarks/olla_benchmark.py. They are
+# tried if a capacity has to be met.
 _MANY = 1000
+_FIRST_ORDERS = ("TWA", "TAW")
 
 
 def place(
@@ -51,9 +55,9 @@ def place(
   search = Search(problem, capacity)
   infeasible.check_bounds(search.table, capacity)
   _offer_hints(search)
-  placers = [_try_floors, try_large_first]
+  placers = [_try_first_floors, try_large_first, try_fullest_first]
   if search.has_capacity or search.table.num_buffers <= _MANY:
-    placers += [_try_heaps, iterate]
+    placers = [_try_floors, *placers[1:], _try_heaps, iterate]
   for placer in placers:
     if not search.is_done:
       placer(search)
@@ -78,8 +82,14 @@ def _offer_hints(search: Search) -> None:
   search.offer_bytes(hints, "hints")
 
 
-def _try_floors(search: Search) -> None:
-  for name, order in static_orders(search.table).items():
+def _try_first_floors(search: Search) -> None:
+  _try_floors(search, _FIRST_ORDERS)
+
+
+def _try_floors(search: Search, names: Sequence[str] = NAMES) -> None:
+  orders = static_orders(search.table)
+  for name in names:
+    order = orders[name]
     search.offer(decode(search.table, order), f"lowest_floor {name}")
     if search.is_done:
       return
