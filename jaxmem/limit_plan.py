@@ -9,7 +9,6 @@ is predicted for every edited module, and decides.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -19,37 +18,24 @@ from jaxmem_hlo import replay, transform
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem import cost, liveness, units
-from jaxmem.budget import lower_bound, offload
-from jaxmem.budget.choose import RUNG, Choice, Chooser, Effort
+from jaxmem import cost, units
+from jaxmem.budget.base import LAST_VIEWS, VIEWS, Base, Fit, View
 from jaxmem.budget.edits import Edits
-from jaxmem.budget.from_module import Sharing, Slots, from_module
-from jaxmem.budget.offload import OffloadRates
-from jaxmem.budget.problem import BudgetProblem
-from jaxmem.extract import CalleePeak, from_hlo
+from jaxmem.extract import from_hlo
 from jaxmem.module_plan import ModulePlan, plan_module
 from jaxmem.options import Options
-from jaxmem.plan import InfeasibleError, NeededBuffer, name_buffers
-from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
+from jaxmem.plan import InfeasibleError, name_buffers
+from jaxmem.rewrite import apply_edits
 
-# How far above the room the first limit of live bytes lies: temporaries that
-# move into the memory of arguments may make up for it.
+# How far above the room the first limit of live bytes lies, and then above what
+# fitted elsewhere: temporaries that move into the memory of arguments may make
+# up for it.
 _ABOVE = 1.04
-_MAX_SKETCHES = 12
 # Sketches that cost so much more than the cheapest may still end up below it;
-# so many of them are followed up, each with so many searches.
+# so many of them are followed up.
 _NEARLY = 1.1
 _NUM_REFINED = 2
-_MAX_REFINEMENTS = 3
 _NUM_NAMED = 8
-
-# How donated memory counts, and what may share memory. The first two are nearer
-# to what XLA does; the others sometimes find a plan that it packs more tightly.
-_View = tuple[Slots, Sharing]
-_VIEWS: tuple[_View, ...] = (("occupied", "heap"), ("free", "heap"))
-_LAST_VIEWS: tuple[_View, ...] = (("occupied", "any"), ("free", "any"))
-# The last are searched in steps of this factor, as luck is part of it.
-_SMALL_STEP = 0.96
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +97,7 @@ class LimitPlanner:
     self._options = options
     decided = plan_module(module, platform, options)
     self._bases = [
-      _Base(module, d, rates, options.offload)
+      Base(module, d, rates, options.offload)
       for d in (decided, *_as_given(module, decided))
     ]
 
@@ -159,16 +145,16 @@ class LimitPlanner:
     best = self._smallest()
     return best.base.fixed_bytes + best.temp_bytes
 
-  def _smallest(self) -> _Fit:
-    found = [b.smallest(view) for b in self._bases for view in _VIEWS]
+  def _smallest(self) -> Fit:
+    found = [b.smallest(view) for b in self._bases for view in VIEWS]
     return min(found, key=lambda f: (f.temp_bytes, f.extra_s))
 
-  def _cheapest(self, room: int) -> _Fit:
+  def _cheapest(self, room: int) -> Fit:
     """Sketches a plan on every base, and takes more time for the best."""
     sketches = (
-      self._sketches(room, _VIEWS, with_link=False)
-      or self._sketches(room, _LAST_VIEWS, with_link=False)
-      or self._sketches(room, _VIEWS, with_link=True)
+      self._sketches(room, VIEWS, with_link=False)
+      or self._sketches(room, LAST_VIEWS, with_link=False)
+      or self._sketches(room, VIEWS, with_link=True)
     )
     if not sketches:
       best = self._smallest()
@@ -184,10 +170,10 @@ class LimitPlanner:
     return best
 
   def _sketches(
-    self, room: int, views: Sequence[_View], with_link: bool
-  ) -> list[_Fit]:
+    self, room: int, views: Sequence[View], with_link: bool
+  ) -> list[Fit]:
     """Returns what little time finds on each base, the cheapest first."""
-    found: list[_Fit] = []
+    found: list[Fit] = []
     for base in self._bases:
       if with_link and not base.has_link:
         continue
@@ -195,13 +181,17 @@ class LimitPlanner:
         # What suits one order suits the other.
         views = [min(found, key=lambda f: f.extra_s).view]
       for view in views:
-        worse_s = _NEARLY * min([f.extra_s for f in found], default=math.inf)
-        sketch = base.sketch(view, room, worse_s=worse_s, with_link=with_link)
+        worse_s, start = math.inf, room
+        if found:
+          best = min(found, key=lambda f: f.extra_s)
+          worse_s, start = _NEARLY * best.extra_s, best.live_limit
+        start = int(_ABOVE * start)
+        sketch = base.sketch(view, room, start, worse_s, with_link)
         if sketch is not None:
           found.append(sketch)
     return sorted(found, key=lambda f: f.extra_s)
 
-  def _least_base(self) -> _Base:
+  def _least_base(self) -> Base:
     """Returns the base whose edits may need the fewest bytes."""
     return min(self._bases, key=lambda base: base.bound.num_bytes)
 
@@ -221,246 +211,7 @@ def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
   yield dataclasses.replace(decided, orders=orders)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Fit:
-  """Edits of a base, and what they lead to.
-
-  Attributes:
-    base: The base.
-    view: In the light of which they were chosen.
-    with_link: Whether values might go to the host.
-    live_limit: The limit of live bytes that they were chosen for.
-    edits: The edits.
-    temp_bytes: Predicted temporaries.
-    extra_s: Estimated seconds that they add.
-  """
-
-  base: _Base
-  view: _View
-  with_link: bool
-  live_limit: int
-  edits: Edits
-  temp_bytes: int
-  extra_s: float
-
-
-class _Base:
-  """One version of the module that edits can be made on."""
-
-  def __init__(
-    self,
-    module: Module,
-    decided: ModulePlan,
-    rates: cost.Rates,
-    may_offload: bool,
-  ):
-    self.decided = decided
-    self._link = _link(rates) if may_offload else None
-    self.module = decided.apply(module)
-    self._model = AssignmentModel(self.module, decided.platform)
-    assignment = self._model.assign()
-    self._temp_bytes = assignment.temp_bytes
-    self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
-    costs = cost.instruction_costs(self.module, rates)
-    self._seconds = {key: c.seconds for key, c in costs.items()}
-    self._entry = from_hlo(
-      self._model, self.module.entry, _callee_peaks(self._model)
-    )
-    self._problems: dict[_View, BudgetProblem] = {}
-    self._choosers: dict[tuple[_View, Effort, bool], Chooser] = {}
-    self.step_s = sum(
-      self._seconds.get(i.id, 0.0) for i in self._entry.instructions
-    )
-
-  @functools.cached_property
-  def _rules(self) -> RecomputeRules:
-    return recomputable(self.module, self._model.analysis)
-
-  def problem(self, view: _View) -> BudgetProblem:
-    """The choice to be made, in the light of a view."""
-    if view not in self._problems:
-      nodes = range(self._entry.graph.num_nodes)
-      self._problems[view] = from_module(
-        self._model, self._entry, nodes, self._seconds, *view
-      )
-    return self._problems[view]
-
-  @functools.cached_property
-  def bound(self) -> lower_bound.ByteBound:
-    """Bytes of temporaries that no edits go below."""
-    problem = self.problem(("free", "any"))
-    found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
-    num_bytes = max(0, found.num_bytes - problem.slot_bytes)
-    return dataclasses.replace(found, num_bytes=num_bytes)
-
-  def needed(self, values: Sequence[int]) -> Iterator[NeededBuffer]:
-    """Describes values."""
-    for value in values:
-      buffer = self._entry.graph.buffers[value]
-      yield NeededBuffer(
-        name=buffer.name, size_bytes=buffer.size_bytes, source=buffer.source
-      )
-
-  def unedited(self) -> _Fit:
-    return _Fit(
-      base=self,
-      view=_VIEWS[0],
-      with_link=False,
-      live_limit=self._temp_bytes,
-      edits=Edits(),
-      temp_bytes=self._temp_bytes,
-      extra_s=0.0,
-    )
-
-  def edited(self, edits: Edits) -> Module:
-    platform = self.decided.platform
-    return apply_edits(self.module, edits, platform, self._rules)
-
-  def price(self, edits: Edits) -> int:
-    """Predicts the temporaries of the edited module."""
-    if not edits:
-      return self._temp_bytes
-    platform = self.decided.platform
-    model = AssignmentModel(self.edited(edits), platform, self._model)
-    return model.temp_bytes()
-
-  def sketch(
-    self, view: _View, room: int, *, worse_s: float, with_link: bool
-  ) -> _Fit | None:
-    """Lowers the limit of live bytes until predicted temporaries fit.
-
-    Args:
-      view: In the light of which to choose.
-      room: Most bytes of temporaries.
-      worse_s: Seconds that make a fit useless.
-      with_link: Whether values may go to the host, if there is a link.
-
-    Returns:
-      The first fit, or None if there is none or it is useless.
-    """
-    chooser = self._chooser(view, "fast", with_link)
-    live_limit = int(room * _ABOVE)
-    for _ in range(_MAX_SKETCHES):
-      choice = chooser.sketch(live_limit)
-      if choice.extra_s >= worse_s or choice.peak_bytes > max(room, live_limit):
-        return None
-      fit = self._fit(view, with_link, live_limit, choice)
-      if fit.temp_bytes <= room:
-        return fit
-      if view in _LAST_VIEWS:
-        live_limit = int(live_limit * _SMALL_STEP)
-      elif choice.peak_bytes > live_limit:
-        return None
-      else:
-        live_limit = _lowered(fit, choice, room)
-    return None
-
-  def refine(self, sketch: _Fit, effort: Effort, room: int) -> _Fit:
-    """Searches for a cheaper plan about the live bytes of a sketch.
-
-    Args:
-      sketch: A fit.
-      effort: Of each search. Only "fast" leaves values where the sketch has
-        them, on the device or the host.
-      room: Most bytes of temporaries.
-
-    Returns:
-      The cheapest fit that was found; the sketch if there is none cheaper.
-    """
-    with_link = sketch.with_link or effort != "fast"
-    chooser = self._chooser(sketch.view, effort, with_link)
-    best, live_limit = sketch, sketch.live_limit
-    for _ in range(_MAX_REFINEMENTS):
-      choice = chooser.search(live_limit)
-      if choice is None or choice.extra_s >= best.extra_s:
-        break
-      fit = self._fit(sketch.view, with_link, live_limit, choice)
-      if fit.temp_bytes > room:
-        if best is not sketch:
-          break
-        live_limit = _lowered(fit, choice, room)
-        continue
-      best = fit
-      unused = room - fit.temp_bytes
-      if unused < (1 - RUNG) * room:
-        break
-      live_limit += unused
-    return best
-
-  def _fit(
-    self, view: _View, with_link: bool, live_limit: int, choice: Choice
-  ) -> _Fit:
-    return _Fit(
-      base=self,
-      view=view,
-      with_link=with_link,
-      live_limit=live_limit,
-      edits=choice.edits,
-      temp_bytes=self.price(choice.edits),
-      extra_s=choice.extra_s,
-    )
-
-  def smallest(self, view: _View) -> _Fit:
-    """Returns the smallest program that can be found."""
-    profile = self._chooser(view, "fast", True).smallest()
-    problem = self.problem(view)
-    edits = Edits(
-      recomputes=problem.as_edits(profile.events),
-      offloads=offload.as_edits(problem, profile),
-    )
-    return _Fit(
-      base=self,
-      view=view,
-      with_link=True,
-      live_limit=profile.peak_bytes - problem.slot_bytes,
-      edits=edits,
-      temp_bytes=self.price(edits),
-      extra_s=profile.seconds,
-    )
-
-  @property
-  def has_link(self) -> bool:
-    """Whether values may go to the host."""
-    return self._link is not None
-
-  def _chooser(self, view: _View, effort: Effort, with_link: bool) -> Chooser:
-    key = view, effort, with_link
-    if key not in self._choosers:
-      link = self._link if with_link else None
-      self._choosers[key] = Chooser(self.problem(view), effort, link)
-    return self._choosers[key]
-
-
-def _lowered(fit: _Fit, choice: Choice, room: int) -> int:
-  """Returns a lower limit of live bytes for a choice that does not fit."""
-  lower = int(min(fit.live_limit, choice.peak_bytes) * RUNG)
-  return max(0, min(fit.live_limit - (fit.temp_bytes - room), lower))
-
-
-def _link(rates: cost.Rates) -> OffloadRates | None:
-  """Returns the rates of the link to the host, if the device has one."""
-  if not rates.to_host_bytes_per_s or not rates.from_host_bytes_per_s:
-    return None
-  return OffloadRates(
-    to_host_bytes_per_s=rates.to_host_bytes_per_s,
-    from_host_bytes_per_s=rates.from_host_bytes_per_s,
-  )
-
-
-def _callee_peaks(model: AssignmentModel) -> dict[int, CalleePeak]:
-  """What each called computation needs, in the order that it has."""
-  peaks: dict[int, CalleePeak] = {}
-  sequential = {c.id for c in model.analysis.dataflow.computations}
-  for computation in model.module.computations:
-    if computation.id in sequential and computation is not model.module.entry:
-      inner = from_hlo(model, computation, peaks)
-      peak = liveness.peak_bytes(inner.graph, range(inner.graph.num_nodes))
-      extra_bytes = max(0, peak - inner.owned_bytes)
-      peaks[computation.id] = CalleePeak(extra_bytes, extra_bytes)
-  return peaks
-
-
-def _verify(fit: _Fit) -> None:
+def _verify(fit: Fit) -> None:
   """Replays an edited module against its predicted assignment."""
   platform = fit.base.decided.platform
   edited = fit.base.edited(fit.edits)
@@ -469,9 +220,7 @@ def _verify(fit: _Fit) -> None:
   report.raise_if_faulty()
 
 
-def _raise_infeasible(
-  name: str, best: _Fit, least: _Base, room: int
-) -> NoReturn:
+def _raise_infeasible(name: str, best: Fit, least: Base, room: int) -> NoReturn:
   base, bound = best.base, least.bound
   smallest = base.fixed_bytes + best.temp_bytes
   lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)

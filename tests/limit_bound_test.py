@@ -151,6 +151,20 @@ class ProblemTest(parameterized.TestCase):
     self.assertEqual(Profile(problem, [(0, 5)]).peak_bytes, 21)
     self.assertEqual(lower_bound.unavoidable_bytes(problem).num_bytes, 20)
 
+  def test_seconds_count_a_run_before_the_last_possible_step(self):
+    problem = _overwritten()
+    # Step 3 has 30 bytes and needs 5 less: half of the run that takes v away.
+    self.assertAlmostEqual(lower_bound.seconds(problem, 25), 0.5)
+
+  @parameterized.parameters(range(30))
+  def test_no_plan_costs_less(self, seed):
+    problem = budget_problems.random_problem(seed + 200, num_steps=7)
+    plans = budget_problems.all_plans(problem, 2)
+    peak = Profile(problem).peak_bytes
+    for limit in {p for p, _, _ in plans if p < peak}:
+      least = min(cost for peak, cost, _ in plans if peak <= limit)
+      self.assertLessEqual(lower_bound.seconds(problem, limit), least + 1e-6)
+
   @parameterized.parameters(range(30))
   def test_no_plan_goes_below(self, seed):
     problem = budget_problems.random_problem(seed + 200, num_steps=7)

@@ -24,7 +24,7 @@ class _Gap:
   Attributes:
     value: The value.
     start: The first step after the earlier reader.
-    stop: The step of the later reader.
+    stop: The step of the later reader, or the last before which it may run.
     shared: Step -> bytes that the value's death at the earlier reader saves
       there.
   """
@@ -89,7 +89,9 @@ def _gaps(problem: BudgetProblem) -> Iterator[_Gap]:
       continue
     points = [stored.producer, *stored.uses]
     for earlier, later in itertools.pairwise(points):
-      if later > problem.latest_run[unit]:
+      # Made again as late as it may be, it is there from then on.
+      later = min(later, problem.latest_run[unit])
+      if later <= earlier:
         continue
       is_dropped = stored.is_droppable and earlier == stored.producer
       yield _Gap(

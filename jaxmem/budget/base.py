@@ -1,0 +1,291 @@
+"""One order of a module, and edits of it that fit a number of bytes.
+
+The choice knows live bytes. What XLA's buffer assignment makes of them is
+predicted for every edited module, and the limit of live bytes is moved until
+that fits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.module import Module
+
+from jaxmem import cost, liveness
+from jaxmem.budget import lower_bound, offload
+from jaxmem.budget.choose import RUNG, Choice, Chooser, Effort
+from jaxmem.budget.edits import Edits
+from jaxmem.budget.from_module import Sharing, Slots, from_module
+from jaxmem.budget.offload import OffloadRates
+from jaxmem.budget.problem import BudgetProblem
+from jaxmem.extract import CalleePeak, from_hlo
+from jaxmem.module_plan import ModulePlan
+from jaxmem.plan import NeededBuffer
+from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
+
+_MAX_SKETCHES = 12
+_MAX_REFINEMENTS = 5
+# Where searches begin: a plan of other edits may be packed more tightly.
+_HIGHER = 1.02
+
+# How donated memory counts, and what may share memory.
+View = tuple[Slots, Sharing]
+# These are nearer to what XLA does.
+VIEWS: tuple[View, ...] = (("occupied", "heap"), ("free", "heap"))
+# These sometimes find a plan that it packs more tightly. They are searched in
+# steps of a fixed factor, as luck is part of it.
+LAST_VIEWS: tuple[View, ...] = (("occupied", "any"), ("free", "any"))
+_SMALL_STEP = 0.96
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fit:
+  """Edits of a base, and what they lead to.
+
+  Attributes:
+    base: The base.
+    view: In the light of which they were chosen.
+    with_link: Whether values might go to the host.
+    live_limit: The limit of live bytes that they were chosen for.
+    edits: The edits.
+    temp_bytes: Predicted temporaries.
+    extra_s: Estimated seconds that they add.
+  """
+
+  base: Base
+  view: View
+  with_link: bool
+  live_limit: int
+  edits: Edits
+  temp_bytes: int
+  extra_s: float
+
+
+class Base:
+  """One version of the module that edits can be made on."""
+
+  def __init__(
+    self,
+    module: Module,
+    decided: ModulePlan,
+    rates: cost.Rates,
+    may_offload: bool,
+  ):
+    self.decided = decided
+    self._link = _link(rates) if may_offload else None
+    self.module = decided.apply(module)
+    self._model = AssignmentModel(self.module, decided.platform)
+    assignment = self._model.assign()
+    self._temp_bytes = assignment.temp_bytes
+    self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
+    costs = cost.instruction_costs(self.module, rates)
+    self._seconds = {key: c.seconds for key, c in costs.items()}
+    self._entry = from_hlo(
+      self._model, self.module.entry, _callee_peaks(self._model)
+    )
+    self._problems: dict[View, BudgetProblem] = {}
+    self._choosers: dict[tuple[View, Effort, bool], Chooser] = {}
+    self.step_s = sum(
+      self._seconds.get(i.id, 0.0) for i in self._entry.instructions
+    )
+
+  @functools.cached_property
+  def _rules(self) -> RecomputeRules:
+    return recomputable(self.module, self._model.analysis)
+
+  def problem(self, view: View) -> BudgetProblem:
+    """The choice to be made, in the light of a view."""
+    if view not in self._problems:
+      nodes = range(self._entry.graph.num_nodes)
+      self._problems[view] = from_module(
+        self._model, self._entry, nodes, self._seconds, *view
+      )
+    return self._problems[view]
+
+  @functools.cached_property
+  def bound(self) -> lower_bound.ByteBound:
+    """Bytes of temporaries that no edits go below."""
+    problem = self.problem(("free", "any"))
+    found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
+    num_bytes = max(0, found.num_bytes - problem.slot_bytes)
+    return dataclasses.replace(found, num_bytes=num_bytes)
+
+  def needed(self, values: Sequence[int]) -> Iterator[NeededBuffer]:
+    """Describes values."""
+    for value in values:
+      buffer = self._entry.graph.buffers[value]
+      yield NeededBuffer(
+        name=buffer.name, size_bytes=buffer.size_bytes, source=buffer.source
+      )
+
+  def unedited(self) -> Fit:
+    """Returns the program as it is."""
+    return Fit(
+      base=self,
+      view=VIEWS[0],
+      with_link=False,
+      live_limit=self._temp_bytes,
+      edits=Edits(),
+      temp_bytes=self._temp_bytes,
+      extra_s=0.0,
+    )
+
+  def edited(self, edits: Edits) -> Module:
+    """Returns the module with edits."""
+    platform = self.decided.platform
+    return apply_edits(self.module, edits, platform, self._rules)
+
+  def price(self, edits: Edits) -> int:
+    """Predicts the temporaries of the edited module."""
+    if not edits:
+      return self._temp_bytes
+    platform = self.decided.platform
+    model = AssignmentModel(self.edited(edits), platform, self._model)
+    return model.temp_bytes()
+
+  def sketch(
+    self,
+    view: View,
+    room: int,
+    live_limit: int,
+    worse_s: float,
+    with_link: bool,
+  ) -> Fit | None:
+    """Lowers the limit of live bytes until predicted temporaries fit.
+
+    Args:
+      view: In the light of which to choose.
+      room: Most bytes of temporaries.
+      live_limit: Where to begin.
+      worse_s: Seconds that make a fit useless.
+      with_link: Whether values may go to the host, if there is a link.
+
+    Returns:
+      The first fit, or None if there is none or it is useless.
+    """
+    chooser = self._chooser(view, "fast", with_link)
+    for _ in range(_MAX_SKETCHES):
+      choice = chooser.sketch(live_limit)
+      if choice.extra_s >= worse_s or choice.peak_bytes > max(room, live_limit):
+        return None
+      fit = self._fit(view, with_link, live_limit, choice)
+      if fit.temp_bytes <= room:
+        return fit
+      if view in LAST_VIEWS:
+        live_limit = int(live_limit * _SMALL_STEP)
+      elif choice.peak_bytes > live_limit:
+        return None
+      else:
+        live_limit = _lowered(fit, choice, room)
+    return None
+
+  def refine(self, sketch: Fit, effort: Effort, room: int) -> Fit:
+    """Searches for a cheaper plan about the live bytes of a sketch.
+
+    Args:
+      sketch: A fit.
+      effort: Of each search. Only "fast" leaves values where the sketch has
+        them, on the device or the host.
+      room: Most bytes of temporaries.
+
+    Returns:
+      The cheapest fit that was found; the sketch if there is none cheaper.
+    """
+    with_link = sketch.with_link or effort != "fast"
+    chooser = self._chooser(sketch.view, effort, with_link)
+    best, live_limit = sketch, int(_HIGHER * sketch.live_limit)
+    fitting: int | None = None
+    too_high: int | None = None
+    for _ in range(_MAX_REFINEMENTS):
+      choice = chooser.search(live_limit)
+      if choice is None or choice.extra_s >= best.extra_s:
+        break
+      fit = self._fit(sketch.view, with_link, live_limit, choice)
+      if fit.temp_bytes <= room:
+        best, fitting = fit, live_limit
+      else:
+        too_high = live_limit
+      if fitting is None:
+        live_limit = _lowered(fit, choice, room)
+      elif too_high is None:
+        live_limit += room - fit.temp_bytes
+      else:
+        live_limit = (fitting + too_high) // 2
+      if fitting is not None and live_limit * RUNG < fitting:
+        break
+    return best
+
+  def _fit(
+    self, view: View, with_link: bool, live_limit: int, choice: Choice
+  ) -> Fit:
+    return Fit(
+      base=self,
+      view=view,
+      with_link=with_link,
+      live_limit=live_limit,
+      edits=choice.edits,
+      temp_bytes=self.price(choice.edits),
+      extra_s=choice.extra_s,
+    )
+
+  def smallest(self, view: View) -> Fit:
+    """Returns the smallest program that can be found."""
+    profile = self._chooser(view, "fast", True).smallest()
+    problem = self.problem(view)
+    edits = Edits(
+      recomputes=problem.as_edits(profile.events),
+      offloads=offload.as_edits(problem, profile),
+    )
+    return Fit(
+      base=self,
+      view=view,
+      with_link=True,
+      live_limit=profile.peak_bytes - problem.slot_bytes,
+      edits=edits,
+      temp_bytes=self.price(edits),
+      extra_s=profile.seconds,
+    )
+
+  @property
+  def has_link(self) -> bool:
+    """Whether values may go to the host."""
+    return self._link is not None
+
+  def _chooser(self, view: View, effort: Effort, with_link: bool) -> Chooser:
+    key = view, effort, with_link
+    if key not in self._choosers:
+      link = self._link if with_link else None
+      self._choosers[key] = Chooser(self.problem(view), effort, link)
+    return self._choosers[key]
+
+
+def _lowered(fit: Fit, choice: Choice, room: int) -> int:
+  """Returns a lower limit of live bytes for a choice that does not fit."""
+  lower = int(min(fit.live_limit, choice.peak_bytes) * RUNG)
+  return max(0, min(fit.live_limit - (fit.temp_bytes - room), lower))
+
+
+def _link(rates: cost.Rates) -> OffloadRates | None:
+  """Returns the rates of the link to the host, if the device has one."""
+  if not rates.to_host_bytes_per_s or not rates.from_host_bytes_per_s:
+    return None
+  return OffloadRates(
+    to_host_bytes_per_s=rates.to_host_bytes_per_s,
+    from_host_bytes_per_s=rates.from_host_bytes_per_s,
+  )
+
+
+def _callee_peaks(model: AssignmentModel) -> dict[int, CalleePeak]:
+  """What each called computation needs, in the order that it has."""
+  peaks: dict[int, CalleePeak] = {}
+  sequential = {c.id for c in model.analysis.dataflow.computations}
+  for computation in model.module.computations:
+    if computation.id in sequential and computation is not model.module.entry:
+      inner = from_hlo(model, computation, peaks)
+      peak = liveness.peak_bytes(inner.graph, range(inner.graph.num_nodes))
+      extra_bytes = max(0, peak - inner.owned_bytes)
+      peaks[computation.id] = CalleePeak(extra_bytes, extra_bytes)
+  return peaks
