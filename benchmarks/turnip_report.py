@@ -27,7 +27,6 @@ _PAPER_GAINS = {
 # 7B are the A100 server's; for 65B the text names none.
 _PAPER_SECONDS = {
   ("7b", 8, 1024): (5.6, ("a100x8",)),
-  ("7b", 32, 1024): (12.1, ("a100x8",)),
   ("65b", 8, 1024): (58.5, ("a100x8", "p100x4")),
 }
 _GB, _MB = 1e9, 1e6
