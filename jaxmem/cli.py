@@ -141,6 +141,11 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--capacity", type=int, help="bytes of the arena; stop once they suffice"
   )
+  parser.add_argument(
+    "--pools",
+    metavar="BYTES,...",
+    help="capacities of pools; leave out what costs least (column cost)",
+  )
   parser.add_argument("--output", metavar="PATH", help="write the offsets here")
   parser.set_defaults(run=_run_place)
 
@@ -148,6 +153,8 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 def _run_place(options: argparse.Namespace) -> int:
   from jaxmem import placement
 
+  if options.pools is not None:
+    return _run_pools(options)
   try:
     problem = placement.from_csv(_read(options.problem))
     solution = placement.place(problem, options.capacity)
@@ -173,6 +180,29 @@ def _run_place(options: argparse.Namespace) -> int:
       file=sys.stderr,
     )
   return 0 if fits else _EXIT_FAILURE
+
+
+def _run_pools(options: argparse.Namespace) -> int:
+  from jaxmem import placement
+
+  if options.capacity is not None:
+    raise _UsageError("--capacity and --pools exclude each other")
+  try:
+    problem = placement.from_csv(_read(options.problem))
+    capacities = [int(text) for text in options.pools.split(",")]
+    solution = placement.fill_pools(problem, capacities)
+  except ValueError as error:
+    raise _UsageError(f"{options.problem}: {error}") from error
+  num_inside = sum(spot is not None for spot in solution.places)
+  print(
+    f"{num_inside} of {len(problem.buffers)} buffers in pools, the others cost"
+    f" {solution.cost}, {solution.status}: no choice costs less than"
+    f" {solution.lower_bound} ({solution.method}, {solution.seconds:.2f} s)"
+  )
+  if options.output is not None:
+    text = placement.to_csv(problem, solution)
+    _write(options.output, lambda path: _save(path, text))
+  return 0
 
 
 def _run_demo(options: argparse.Namespace) -> int:

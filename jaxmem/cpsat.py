@@ -82,7 +82,7 @@ def solve(solver: cp_model.CpSolver, model: cp_model.CpModel) -> CpStatus:
 
 
 def objective_bound(solver: cp_model.CpSolver) -> int:
-  """Returns the proven lower bound of the last solve's integer objective.
+  """Returns the proven lower bound of the last solve's objective: a variable.
 
   `solver.best_objective_bound` is a float, which may be off above 2**53, to
   either side. 0 if the search ended before it had any bound, so for objectives

@@ -4,6 +4,10 @@
 
 runs the placers below, cheap ones first. Each takes `(problem, capacity=None)`
 and returns a `Solution`, which `validate` checks independently.
+
+    solution = fill_pools(problem, capacities)
+
+chooses what goes into pools of limited capacity.
 """
 
 from jaxmem.placement.best_fit import greedy_by_size
@@ -13,6 +17,14 @@ from jaxmem.placement.fullest_first import fullest_first
 from jaxmem.placement.iterated import iterated
 from jaxmem.placement.large_first import large_first
 from jaxmem.placement.lowest_floor import lowest_floor
+from jaxmem.placement.pools import (
+  Place,
+  PoolSolution,
+  fill_pools,
+  greedy_pools,
+  outside_cost,
+  validate_pools,
+)
 from jaxmem.placement.portfolio import place
 from jaxmem.placement.problem import (
   Buffer,
@@ -29,18 +41,24 @@ __all__ = [
   "Buffer",
   "Gap",
   "InfeasiblePlacementError",
+  "Place",
+  "PoolSolution",
   "Problem",
   "Solution",
   "cp_sat",
+  "fill_pools",
   "from_csv",
   "fullest_first",
   "greedy_by_size",
+  "greedy_pools",
   "iterated",
   "large_first",
   "lowest_floor",
+  "outside_cost",
   "place",
   "pyramid",
   "to_csv",
   "validate",
+  "validate_pools",
   "xla_heap",
 ]

@@ -1,11 +1,12 @@
 """MiniMalloc's CSV: a line per buffer, named columns in any order.
 
-    id,lower,upper,size,alignment,gaps,offset,hint
-    b1,0,9,4,1,3-5 6-7@0:2,,
+    id,lower,upper,size,alignment,gaps,offset,hint,cost
+    b1,0,9,4,1,3-5 6-7@0:2,,,
 
 `id`, `lower`, `upper` and `size` are required. A gap is `lower-upper`, or with
 the bytes that stay taken `lower-upper@low:high`. An `offset` is fixed, a `hint`
-is not; either may be empty. MiniMalloc's older names (`buffer`, `begin`,
+is not; either may be empty. The `cost` of a buffer outside of all pools is its
+size if empty. MiniMalloc's older names (`buffer`, `begin`,
 `start`, and `end`, which is inclusive) are read too.
 """
 
@@ -15,10 +16,11 @@ import csv
 import io
 import re
 
+from jaxmem.placement.pools import PoolSolution
 from jaxmem.placement.problem import Buffer, Gap, Problem, Solution
 
 _REQUIRED = ("id", "lower", "upper", "size")
-_OPTIONAL = ("alignment", "gaps", "offset", "hint")
+_OPTIONAL = ("alignment", "gaps", "offset", "hint", "cost")
 _ALIASES = {
   "buffer": "id",
   "buffer_id": "id",
@@ -57,12 +59,15 @@ def from_csv(text: str) -> Problem:
   return Problem(tuple(buffers))
 
 
-def to_csv(problem: Problem, solution: Solution | None = None) -> str:
+def to_csv(
+  problem: Problem, solution: Solution | PoolSolution | None = None
+) -> str:
   """Writes a problem, or a placement of it.
 
   Args:
     problem: The buffers.
-    solution: Where they are; the column `offset` then holds its offsets.
+    solution: Where they are; the column `offset` then holds its offsets. Of
+      pools, there is also a column `pool`; both are empty outside of all.
 
   Returns:
     CSV with the required columns and those that say anything.
@@ -78,12 +83,17 @@ def to_csv(problem: Problem, solution: Solution | None = None) -> str:
     columns["alignment"] = [b.alignment_bytes for b in buffers]
   if any(b.gaps for b in buffers):
     columns["gaps"] = [" ".join(map(_gap_text, b.gaps)) for b in buffers]
-  if solution is not None:
+  if isinstance(solution, PoolSolution):
+    columns["pool"] = [p and p.pool for p in solution.places]
+    columns["offset"] = [p and p.offset_bytes for p in solution.places]
+  elif solution is not None:
     columns["offset"] = list(solution.offsets)
   elif any(b.offset_bytes is not None for b in buffers):
     columns["offset"] = [b.offset_bytes for b in buffers]
   if any(b.hint_bytes is not None for b in buffers):
     columns["hint"] = [b.hint_bytes for b in buffers]
+  if any(b.outside_cost is not None for b in buffers):
+    columns["cost"] = [b.outside_cost for b in buffers]
   out = io.StringIO()
   writer = csv.writer(out, lineterminator="\n")
   writer.writerow(columns)
@@ -122,6 +132,7 @@ def _buffer(row: dict[str, str], inclusive: bool) -> Buffer:
       _gap(part, inclusive) for part in row.get("gaps", "").split(" ") if part
     ),
     hint_bytes=_integer(row, "hint") if row.get("hint") else None,
+    outside_cost=_integer(row, "cost") if row.get("cost") else None,
   )
 
 

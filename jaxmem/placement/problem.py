@@ -68,6 +68,8 @@ class Buffer:
     offset_bytes: Where it must be; None if it may be anywhere.
     gaps: Ascending and disjoint, within the live range.
     hint_bytes: Where it could be. If all buffers have one, it is a candidate.
+    outside_cost: What it costs to keep it outside of all pools; its bytes if
+      None. Only `pools` asks for it.
   """
 
   name: str
@@ -78,6 +80,7 @@ class Buffer:
   offset_bytes: int | None = None
   gaps: tuple[Gap, ...] = ()
   hint_bytes: int | None = None
+  outside_cost: int | None = None
 
   def __post_init__(self):
     if self.size_bytes < 0:
@@ -93,6 +96,8 @@ class Buffer:
       value = getattr(self, f"{name}_bytes")
       if value is not None and value < 0:
         raise self._error(f"{name} must not be negative", value)
+    if (self.outside_cost or 0) < 0:
+      raise self._error("cost must not be negative", self.outside_cost)
     if (self.offset_bytes or 0) % self.alignment_bytes:
       raise self._error(
         f"offset must be a multiple of {self.alignment_bytes}",

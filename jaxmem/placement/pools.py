@@ -1,0 +1,403 @@
+"""Pools of limited capacity: which buffers go into them, and where.
+
+A fast memory holds only some of the buffers; each one that stays outside costs
+something, such as its bytes. `fill_pools` minimises the sum of these costs: a
+greedy start, then CP-SAT on which buffers fit by their bytes alone, whose value
+no placement can beat, and, if those cannot be placed, on choice and placement
+together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from jaxmem import cpsat
+from jaxmem.placement.fit import Shelf
+from jaxmem.placement.portfolio import place
+from jaxmem.placement.problem import (
+  InfeasiblePlacementError,
+  Problem,
+  Solution,
+  Status,
+)
+from jaxmem.placement.table import Table
+from jaxmem.placement.validate import validate
+from jaxmem.validate import ValidationError
+
+# Deterministic time by default.
+_WORK = 0.5
+# CP-SAT wants room in 64 bits for the sums that it makes.
+_MAX_TOTAL = 1 << 53
+
+
+class Place(NamedTuple):
+  """Where a buffer is.
+
+  Attributes:
+    pool: Index of its pool.
+    offset_bytes: From the start of the pool.
+  """
+
+  pool: int
+  offset_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSolution:
+  """Which buffers are in pools.
+
+  Attributes:
+    places: In the problem's order; None outside of all pools.
+    cost: Of the buffers outside.
+    lower_bound: No other choice costs less.
+    status: "optimal" iff the cost equals the lower bound.
+    method: What found it: "greedy", "choice" or "cp_sat".
+    seconds: Wall time. It decides nothing, and solutions that differ only in it
+      are equal.
+  """
+
+  places: tuple[Place | None, ...]
+  cost: int
+  lower_bound: int
+  status: Status = dataclasses.field(init=False)
+  method: str
+  seconds: float = dataclasses.field(default=0.0, compare=False)
+
+  def __post_init__(self):
+    if self.lower_bound > self.cost:
+      raise ValueError(
+        "lower_bound must not exceed cost, got"
+        f" {self.lower_bound} and {self.cost}."
+      )
+    status = "optimal" if self.lower_bound == self.cost else "feasible"
+    object.__setattr__(self, "status", status)
+
+
+def fill_pools(
+  problem: Problem,
+  capacities: Sequence[int],
+  *,
+  max_deterministic_time: float = _WORK,
+) -> PoolSolution:
+  """Chooses and places buffers so that those left outside cost least.
+
+  Args:
+    problem: The buffers, without fixed offsets. Live ranges, alignments and
+      gaps count as in `place`; `outside_cost` is what they cost outside.
+    capacities: Bytes of each pool. All are equally good.
+    max_deterministic_time: Work for each of CP-SAT's two programs, in its unit;
+      0 leaves them out.
+
+  Returns:
+    The cheapest choice found, with offsets; never worse than greedy.
+
+  Raises:
+    ValueError: If there is no pool, a capacity is negative, a buffer has a
+      fixed offset, or the costs or sizes add up to 2**53 or more.
+  """
+  start_s = time.perf_counter()
+  _check(problem, capacities)
+  table = Table(problem)
+  best, method, bound = greedy_pools(problem, capacities), "greedy", 0
+  if max_deterministic_time > 0 and outside_cost(problem, best):
+    model = _PoolModel(table, capacities, with_offsets=False)
+    chosen, bound = model.solve(best, max_deterministic_time)
+    placed = _place_chosen(problem, capacities, chosen)
+    if placed and outside_cost(problem, placed) < outside_cost(problem, best):
+      best, method = placed, "choice"
+    if outside_cost(problem, best) > bound:
+      model = _PoolModel(table, capacities, with_offsets=True)
+      found, proven = model.solve(best, max_deterministic_time)
+      bound = max(bound, proven)
+      if found and outside_cost(problem, found) < outside_cost(problem, best):
+        best, method = found, "cp_sat"
+  return PoolSolution(
+    places=tuple(best),
+    cost=outside_cost(problem, best),
+    lower_bound=bound,
+    method=method,
+    seconds=time.perf_counter() - start_s,
+  )
+
+
+def outside_cost(problem: Problem, places: Sequence[Place | None]) -> int:
+  """Returns what the buffers outside of all pools cost."""
+  pairs = zip(_costs(problem), places, strict=True)
+  return sum(cost for cost, place in pairs if place is None)
+
+
+def greedy_pools(
+  problem: Problem, capacities: Sequence[int]
+) -> list[Place | None]:
+  """Puts one buffer after another into the first pool that has room.
+
+  The better one of two orders: by cost, and by cost for each byte and time.
+
+  Returns:
+    A place for each buffer, or None.
+  """
+  table = Table(problem)
+  costs = np.array(_costs(problem), float)
+  widths = np.array([b.upper - b.lower for b in problem.buffers], float)
+  areas = np.maximum(table.sizes_bytes, 1) * widths
+  found = [
+    _greedy(table, capacities, np.argsort(-key, kind="stable"))
+    for key in (costs / areas, costs)
+  ]
+  return min(found, key=lambda places: outside_cost(problem, places))
+
+
+def validate_pools(
+  problem: Problem, capacities: Sequence[int], solution: PoolSolution
+) -> None:
+  """Checks that a solution keeps buffers apart and within their pools.
+
+  Raises:
+    ValidationError: Names every fault: a place that is missing, a pool that
+      does not exist, what `validate` finds in a pool, or a wrong cost.
+  """
+  buffers, places = problem.buffers, solution.places
+  if len(places) != len(buffers):
+    raise ValidationError([f"{len(buffers)} buffers, {len(places)} places"])
+  faults = [
+    f"{buffer.name!r} is in pool {spot.pool} of {len(capacities)}"
+    for buffer, spot in zip(buffers, places, strict=True)
+    if spot and not 0 <= spot.pool < len(capacities)
+  ]
+  for pool, capacity in enumerate(capacities):
+    inside = [
+      (buffer, spot.offset_bytes)
+      for buffer, spot in zip(buffers, places, strict=True)
+      if spot and spot.pool == pool
+    ]
+    if not inside:
+      continue
+    height = max(offset + b.size_bytes for b, offset in inside)
+    part = Solution(
+      offsets=tuple(offset for _, offset in inside),
+      height_bytes=height,
+      lower_bound_bytes=height,
+      status="optimal",
+      method=solution.method,
+    )
+    try:
+      validate(Problem(tuple(b for b, _ in inside)), part, capacity)
+    except ValidationError as error:
+      faults += [f"pool {pool}: {fault}" for fault in error.faults]
+  cost = sum(
+    b.size_bytes if b.outside_cost is None else b.outside_cost
+    for b, spot in zip(buffers, places, strict=True)
+    if spot is None
+  )
+  if cost != solution.cost:
+    faults.append(f"the cost is {cost}, not {solution.cost}")
+  if faults:
+    raise ValidationError(faults)
+
+
+def _check(problem: Problem, capacities: Sequence[int]) -> None:
+  if not capacities:
+    raise ValueError("capacities must name at least one pool, got none.")
+  for capacity in capacities:
+    if capacity < 0:
+      raise ValueError(f"capacities must not be negative, got {capacity}.")
+  for buffer in problem.buffers:
+    if buffer.offset_bytes is not None:
+      raise ValueError(f"Pools cannot fix offsets, as {buffer.name!r} has.")
+  for what, total in (
+    ("costs", sum(_costs(problem))),
+    ("sizes", sum(b.size_bytes for b in problem.buffers)),
+  ):
+    if total >= _MAX_TOTAL:
+      raise ValueError(f"All {what} together must be below 2**53, got {total}.")
+
+
+def _costs(problem: Problem) -> list[int]:
+  return [
+    b.size_bytes if b.outside_cost is None else b.outside_cost
+    for b in problem.buffers
+  ]
+
+
+def _greedy(
+  table: Table, capacities: Sequence[int], order: np.ndarray
+) -> list[Place | None]:
+  shelves = [Shelf(table) for _ in capacities]
+  limits = [table.limits(capacity) for capacity in capacities]
+  places: list[Place | None] = [None] * table.num_buffers
+  for buffer in order.tolist():
+    for pool, shelf in enumerate(shelves):
+      has_pieces = bool(table.pieces_of(buffer))
+      offset = shelf.find(buffer, "first") if has_pieces else 0
+      if offset <= limits[pool][buffer]:
+        shelf.put(buffer, offset)
+        places[buffer] = Place(pool, offset * table.unit)
+        break
+  return places
+
+
+def _place_chosen(
+  problem: Problem, capacities: Sequence[int], chosen: list[Place | None] | None
+) -> list[Place | None] | None:
+  """Replaces the offsets of a choice by real ones; None if one does not fit."""
+  if chosen is None:
+    return None
+  placed = list(chosen)
+  for pool, capacity in enumerate(capacities):
+    indices = [i for i, p in enumerate(chosen) if p and p.pool == pool]
+    if not indices:
+      continue
+    part = Problem(tuple(problem.buffers[i] for i in indices))
+    try:
+      solution = place(part, capacity)
+    except InfeasiblePlacementError:
+      return None
+    if not solution.fits(capacity):
+      return None
+    for i, offset in zip(indices, solution.offsets, strict=True):
+      placed[i] = Place(pool, offset)
+  return placed
+
+
+class _PoolModel:
+  """The program: each buffer in one pool at most, and the rest pays.
+
+  Without offsets, only the bytes live at once must fit: a relaxation.
+  """
+
+  def __init__(
+    self, table: Table, capacities: Sequence[int], *, with_offsets: bool
+  ):
+    self._table = table
+    self._capacities = capacities
+    self._model = cp_model.CpModel()
+    self._inside: list[dict[int, cp_model.IntVar]] = []
+    self._offsets: list[dict[int, cp_model.IntVar]] = []
+    self._add_choices()
+    self._add_capacities()
+    if with_offsets:
+      self._add_offsets()
+      self._add_no_overlaps()
+    self._add_objective()
+
+  def solve(
+    self, first: Sequence[Place | None], max_work: float
+  ) -> tuple[list[Place | None] | None, int]:
+    """Returns a choice, if one was found in time, and the proven bound.
+
+    Args:
+      first: A choice to start from.
+      max_work: Deterministic time, in CP-SAT's unit.
+    """
+    self._add_hint(first)
+    solver = cpsat.make_solver(max_work)
+    status = cpsat.solve(solver, self._model)
+    bound = cpsat.objective_bound(solver)
+    if status not in ("optimal", "feasible"):
+      return None, max(bound, 0)
+    places: list[Place | None] = [None] * self._table.num_buffers
+    for pool, inside in enumerate(self._inside):
+      for i, literal in inside.items():
+        if solver.boolean_value(literal):
+          offset = self._offsets[pool].get(i) if self._offsets else None
+          units = 0 if offset is None else solver.value(offset)
+          places[i] = Place(pool, units * self._table.unit)
+    return places, bound
+
+  def _add_choices(self) -> None:
+    count = self._table.num_buffers
+    for capacity in self._capacities:
+      limits = self._table.limits(capacity)
+      self._inside.append(
+        {
+          i: self._model.new_bool_var("")
+          for i in np.flatnonzero(limits >= 0).tolist()
+        }
+      )
+    for i in range(count):
+      literals = [inside[i] for inside in self._inside if i in inside]
+      if len(literals) > 1:
+        self._model.add_at_most_one(literals)
+
+  def _sections(self) -> list[list[int]]:
+    table = self._table
+    return [
+      np.flatnonzero((table.starts <= s) & (table.ends > s)).tolist()
+      for s in table.maximal_sections().tolist()
+    ]
+
+  def _add_capacities(self) -> None:
+    """Of the bytes live at once; the topmost need not be rounded up."""
+    table = self._table
+    sizes = (table.highs - table.lows).tolist()
+    owners = table.owners.tolist()
+    slack = int(table.slack_bytes.max(initial=0))
+    for capacity, inside in zip(self._capacities, self._inside, strict=True):
+      room = (capacity + slack) // table.unit
+      for pieces in self._sections():
+        terms = [(p, inside[owners[p]]) for p in pieces if owners[p] in inside]
+        if sum(sizes[p] for p, _ in terms) > room:
+          self._model.add(sum(sizes[p] * x for p, x in terms) <= room)
+
+  def _add_offsets(self) -> None:
+    table = self._table
+    for capacity, inside in zip(self._capacities, self._inside, strict=True):
+      limits = table.limits(capacity)
+      offsets = {}
+      for i in inside:
+        alignment = int(table.alignments[i])
+        steps = self._model.new_int_var(0, int(limits[i]) // alignment, "")
+        offsets[i] = steps
+        if alignment > 1:
+          offsets[i] = self._model.new_int_var(0, int(limits[i]), "")
+          self._model.add(offsets[i] == alignment * steps)
+      self._offsets.append(offsets)
+
+  def _add_no_overlaps(self) -> None:
+    table = self._table
+    owners = table.owners.tolist()
+    for inside, offsets in zip(self._inside, self._offsets, strict=True):
+      intervals = {
+        p: self._model.new_optional_fixed_size_interval_var(
+          offsets[owner] + int(table.lows[p]),
+          int(table.highs[p] - table.lows[p]),
+          inside[owner],
+          "",
+        )
+        for p, owner in enumerate(owners)
+        if owner in inside
+      }
+      for pieces in self._sections():
+        live = [intervals[p] for p in pieces if p in intervals]
+        if len(live) > 1:
+          self._model.add_no_overlap(live)
+
+  def _add_objective(self) -> None:
+    costs = _costs(self._table.problem)
+    # A variable of its own: bounds do not count what is constant.
+    total = self._model.new_int_var(0, sum(costs), "outside_cost")
+    saved = [
+      costs[i] * literal
+      for inside in self._inside
+      for i, literal in inside.items()
+    ]
+    self._model.add(total == sum(costs) - sum(saved))
+    self._model.minimize(total)
+
+  def _add_hint(self, first: Sequence[Place | None]) -> None:
+    for pool, inside in enumerate(self._inside):
+      for i, literal in inside.items():
+        spot = first[i]
+        if spot is None or spot.pool != pool:
+          self._model.add_hint(literal, 0)
+          continue
+        self._model.add_hint(literal, 1)
+        if self._offsets:
+          units = spot.offset_bytes // self._table.unit
+          self._model.add_hint(self._offsets[pool][i], units)
