@@ -14,6 +14,7 @@ from benchmarks.zoo import (
   experts,
   googlenet,
   language,
+  lora,
   mobile,
   randwire,
   unet,
@@ -32,6 +33,7 @@ MODELS: dict[str, Callable[[int, str], Step]] = {
   "efficientnet_b0": mobile.efficientnet_b0,
   "googlenet": googlenet.googlenet,
   "gpt2_small": language.gpt2_small,
+  "llama_lora": lora.llama_lora,
   "mnasnet1_0": mobile.mnasnet1_0,
   "mobilenet_v2": mobile.mobilenet_v2,
   "moe_transformer": experts.moe_transformer,
@@ -73,6 +75,9 @@ PUBLISHED_PARAMS: dict[str, int] = {
   "moe_transformer": (
     32_128 * 512 + 1024 * 512 + 4 * 3_152_384 + 4 * 17_833_984 + 2 * 512
   ),
+  # By term: 22 layers, each with adapters of rank 16 of the query, key, value,
+  # gate, inner and outer matrices; the frozen rest has 1.26 billion.
+  "llama_lora": 22 * 16 * (3 * (2048 + 2048) + 3 * (2048 + 5632)),
   # Xie et al., 2019, table 2, rounds it to 5.6 million; the exact number
   # depends on the random graphs, and tests/zoo_test.py derives it from them.
   "randwire": 5_639_054,
