@@ -31,10 +31,8 @@ from jaxmem.rewrite import apply_edits
 # fitted elsewhere: temporaries that move into the memory of arguments may make
 # up for it.
 _ABOVE = 1.04
-# Sketches that cost so much more than the cheapest may still end up below it;
-# so many of them are followed up.
+# A sketch that costs so much more than the cheapest is not followed any longer.
 _NEARLY = 1.1
-_NUM_REFINED = 2
 _NUM_NAMED = 8
 
 
@@ -161,18 +159,13 @@ class LimitPlanner:
       if best.temp_bytes > room:
         _raise_infeasible(self._name, best, self._least_base(), room)
       return best
-    best = sketches[0]
-    effort = self._options.effort
-    for sketch in sketches[:_NUM_REFINED]:
-      if sketch.extra_s <= _NEARLY * best.extra_s:
-        better = sketch.base.refine(sketch, effort, room)
-        best = min(best, better, key=lambda f: f.extra_s)
-    return best
+    best = min(sketches, key=lambda f: f.extra_s)
+    return best.base.refine(best, self._options.effort, room)
 
   def _sketches(
     self, room: int, views: Sequence[View], with_link: bool
   ) -> list[Fit]:
-    """Returns what little time finds on each base, the cheapest first."""
+    """Returns what little time finds on each base."""
     found: list[Fit] = []
     for base in self._bases:
       if with_link and not base.has_link:
@@ -189,7 +182,7 @@ class LimitPlanner:
         sketch = base.sketch(view, room, start, worse_s, with_link)
         if sketch is not None:
           found.append(sketch)
-    return sorted(found, key=lambda f: f.extra_s)
+    return found
 
   def _least_base(self) -> Base:
     """Returns the base whose edits may need the fewest bytes."""

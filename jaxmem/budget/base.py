@@ -27,7 +27,7 @@ from jaxmem.plan import NeededBuffer
 from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 
 _MAX_SKETCHES = 12
-_MAX_REFINEMENTS = 5
+_MAX_REFINEMENTS = 4
 # Where searches begin: a plan of other edits may be packed more tightly.
 _HIGHER = 1.02
 

@@ -33,7 +33,7 @@ _EXACT_WORK = 60.0
 _STEPS_DOWN = (0.8, 0.93, 0.98)
 _NUM_NAMED = 8
 # How many values go to the host, in the variants that are tried.
-_NUM_MOVED = (4, 16, 64)
+_NUM_MOVED = (6, 32)
 _QUICK = greedy.Style(depth=2)
 
 
@@ -47,7 +47,7 @@ class _Work:
 
 _WORK: dict[Effort, _Work] = {
   "fast": _Work(num_runs=4, exact=0.3),
-  "normal": _Work(num_runs=8, exact=1.5),
+  "normal": _Work(num_runs=6, exact=0.8),
   "prove": _Work(num_runs=24, exact=20.0),
 }
 

@@ -21,7 +21,7 @@ _SEED = 0
 # Of the runs with true costs. Deep ones commit themselves to long chains early.
 _TRUE_DEPTHS = (2, 8)
 # Where these find nothing.
-_LAST_DEPTH = 20
+_LAST_DEPTH = 12
 _DEPTHS = (2, 4, 8)
 _EXPONENTS = (0.5, 1.0, 2.0)
 # Standard deviations of the logarithm of what costs are multiplied by.
