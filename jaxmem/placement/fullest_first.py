@@ -32,7 +32,7 @@ RULES: tuple[Rule, ...] = (
 
 # Buffers placed in all decodes together, and the number of decodes.
 _STEPS = 4000
-_MIN_DECODES, _MAX_DECODES = 3, 12
+_MIN_DECODES, _MAX_DECODES = 2, 12
 # Of the repetitions: how much a rule is shaken, and by how much sections count
 # for more in which buffers stood out.
 _SHAKE = 0.02

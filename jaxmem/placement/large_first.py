@@ -27,11 +27,9 @@ from jaxmem.placement.table import Table
 # how many the stage is for.
 _FEW = 450
 _STAGES = ((1000, True, None), (1000, False, _FEW), (3000, False, None))
-# The orders of lowest-floor decodes; fullest-first decodes follow, so many that
-# their steps add up to this number, but one or two by each rule.
+# Orders of lowest-floor decodes; a fullest-first decode by each rule follows.
 _ORDERS = ("TWA", "TAW")
-_STEPS = 5000
-# Of few, perturbed orders are decoded so often, too.
+# Of few, perturbed orders are decoded so often before.
 _MAX_DECODES = 30
 # How many placements of the large ones are filled up: of those without a gap,
 # and else.
@@ -124,14 +122,12 @@ def _attempts(alone: Search, is_decided: bool) -> Iterator[np.ndarray]:
   orders = static_orders(table)
   for name in _ORDERS:
     yield decode(table, orders[name])
-  if table.num_buffers <= _FEW:
+  if is_decided and table.num_buffers <= _FEW:
     iterate(alone, max_decodes=_MAX_DECODES)
     offsets = np.array(alone.solution().offsets, np.int64)
     yield offsets // table.unit
   goal = alone.goal_bytes // table.unit
-  num_decodes = _STEPS // table.num_buffers
-  num_decodes = min(max(num_decodes, len(RULES)), 2 * len(RULES))
-  yield from itertools.islice(decodes(table, goal), num_decodes)
+  yield from itertools.islice(decodes(table, goal), len(RULES))
   if is_decided and table.num_buffers <= _MAX_DECIDED:
     answer = decision.decide(table, alone.bound_bytes, _WORK)
     if answer.offsets is not None:

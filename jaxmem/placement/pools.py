@@ -32,6 +32,10 @@ from jaxmem.validate import ValidationError
 
 # Deterministic time by default.
 _WORK = 0.5
+# For the placement of a choice. If it is not found soon, it rarely is.
+_WORK_TO_PLACE = 0.05
+# So close to the bound, the second program is not worth its time.
+_CLOSE = 1000
 # CP-SAT wants room in 64 bits for the sums that it makes.
 _MAX_TOTAL = 1 << 53
 
@@ -108,10 +112,14 @@ def fill_pools(
   if max_deterministic_time > 0 and outside_cost(problem, best):
     model = _PoolModel(table, capacities, with_offsets=False)
     chosen, bound = model.solve(best, max_deterministic_time)
-    placed = _place_chosen(problem, capacities, chosen)
-    if placed and outside_cost(problem, placed) < outside_cost(problem, best):
-      best, method = placed, "choice"
-    if outside_cost(problem, best) > bound:
+    if chosen:
+      placed = _place_chosen(problem, capacities, chosen)
+      if placed is None:
+        placed = greedy_pools(problem, capacities, chosen)
+      if outside_cost(problem, placed) < outside_cost(problem, best):
+        best, method = placed, "choice"
+    cost = outside_cost(problem, best)
+    if cost - bound > cost // _CLOSE:
       model = _PoolModel(table, capacities, with_offsets=True)
       found, proven = model.solve(best, max_deterministic_time)
       bound = max(bound, proven)
@@ -133,11 +141,19 @@ def outside_cost(problem: Problem, places: Sequence[Place | None]) -> int:
 
 
 def greedy_pools(
-  problem: Problem, capacities: Sequence[int]
+  problem: Problem,
+  capacities: Sequence[int],
+  chosen: Sequence[Place | None] = (),
 ) -> list[Place | None]:
   """Puts one buffer after another into the first pool that has room.
 
-  The better one of two orders: by cost, and by cost for each byte and time.
+  The best one of some orders: by cost, by cost for each byte and time, and of
+  those chosen before also by size and by area.
+
+  Args:
+    problem: The buffers, without fixed offsets.
+    capacities: Bytes of each pool.
+    chosen: Those with a place come first, wherever it is.
 
   Returns:
     A place for each buffer, or None.
@@ -146,9 +162,16 @@ def greedy_pools(
   costs = np.array(_costs(problem), float)
   widths = np.array([b.upper - b.lower for b in problem.buffers], float)
   areas = np.maximum(table.sizes_bytes, 1) * widths
+  density = costs / areas
+  keys = [density, costs]
+  if chosen:
+    keys += [table.sizes_bytes, areas]
+  is_last = np.zeros(len(costs), bool)
+  if chosen:
+    is_last[:] = [spot is None for spot in chosen]
   found = [
-    _greedy(table, capacities, np.argsort(-key, kind="stable"))
-    for key in (costs / areas, costs)
+    _greedy(table, capacities, np.lexsort((-density, -key, is_last)))
+    for key in keys
   ]
   return min(found, key=lambda places: outside_cost(problem, places))
 
@@ -243,11 +266,9 @@ def _greedy(
 
 
 def _place_chosen(
-  problem: Problem, capacities: Sequence[int], chosen: list[Place | None] | None
+  problem: Problem, capacities: Sequence[int], chosen: list[Place | None]
 ) -> list[Place | None] | None:
   """Replaces the offsets of a choice by real ones; None if one does not fit."""
-  if chosen is None:
-    return None
   placed = list(chosen)
   for pool, capacity in enumerate(capacities):
     indices = [i for i, p in enumerate(chosen) if p and p.pool == pool]
@@ -255,7 +276,7 @@ def _place_chosen(
       continue
     part = Problem(tuple(problem.buffers[i] for i in indices))
     try:
-      solution = place(part, capacity)
+      solution = place(part, capacity, max_deterministic_time=_WORK_TO_PLACE)
     except InfeasiblePlacementError:
       return None
     if not solution.fits(capacity):
