@@ -306,6 +306,34 @@ def _plot(
   return bars(title, models, series)
 
 
+def pool_table(rows: Sequence[_Row]) -> str:
+  """What stays outside of a pool, greedily and with CP-SAT."""
+  titles = [
+    "buffers of",
+    "number",
+    "pool, % of live",
+    "greedy leaves, %",
+    "CP-SAT leaves, %",
+    "bound, %",
+    "less, %",
+    "s",
+  ]
+  cells = [
+    [
+      f"{r['model']} {r['depth']}",
+      r["num_buffers"],
+      _percent(r["part"], 0),
+      _percent(r["greedy_bytes"] / r["total_bytes"]),
+      _percent(r["outside_bytes"] / r["total_bytes"]),
+      _percent(r["bound_bytes"] / r["total_bytes"]),
+      _percent(1 - r["outside_bytes"] / max(r["greedy_bytes"], 1)),
+      f"{r['cpu_s']:.1f}",
+    ]
+    for r in rows
+  ]
+  return _table(titles, cells)
+
+
 def main(argv: list[str]) -> None:
   """Writes the page's tables, and the plots beside it."""
   del argv
@@ -318,6 +346,7 @@ def main(argv: list[str]) -> None:
     "time": time_table(rows),
     "exact": exact_table(exact),
     "exact only": exact_only_table(exact),
+    "pools": pool_table(_rows("pools.jsonl")),
   }
   page = _DOCS / "olla.md"
   text = page.read_text(encoding="utf-8")
