@@ -69,6 +69,7 @@ def try_large_first(search: Search) -> None:
   always = (table.starts == 0) & (table.ends == table.num_sections)
   floors = np.cumsum(np.where(always, table.highs, 0)) - table.highs
   base = int(table.highs[always].sum())
+  tried = set()
   for part, hard_join, max_large in _STAGES:
     chosen = table.sizes_bytes * part >= search.goal_bytes
     if hard_join:
@@ -76,6 +77,10 @@ def try_large_first(search: Search) -> None:
     large = np.flatnonzero(chosen & ~always)
     if search.is_done or not 0 < len(large) <= (max_large or len(large)):
       continue
+    # The chosen ones grow with the part: as many are the same.
+    if (hard_join, len(large)) in tried:
+      continue
+    tried.add((hard_join, len(large)))
     placed = [*np.flatnonzero(always).tolist(), *large.tolist()]
     # CP-SAT is slow with small ones among large ones; see `decision.decide`.
     for offsets in _place_large(search, large, is_decided=not hard_join):

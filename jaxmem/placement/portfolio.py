@@ -55,8 +55,12 @@ def place(
   search = Search(problem, capacity)
   infeasible.check_bounds(search.table, capacity)
   _offer_hints(search)
+  is_large = search.table.num_buffers > _MANY
   placers = [_try_first_floors, try_large_first, try_fullest_first]
-  if search.has_capacity or search.table.num_buffers <= _MANY:
+  if search.has_capacity and not is_large:
+    # Tight capacities are left to CP-SAT.
+    placers = [_try_floors, try_large_first, _try_heaps, iterate]
+  elif search.has_capacity or not is_large:
     placers = [_try_floors, *placers[1:], _try_heaps, iterate]
   for placer in placers:
     if not search.is_done:
