@@ -281,7 +281,8 @@ class _ModulePlanner:
       planned_bytes=planned,
       lower_bound_bytes=max(0, bound),
       is_optimal=live <= bound * _MET and planned <= bound * _PACKED_WELL,
-      search_proved=self._meets(free.order, free.lower_bound_bytes),
+      search_proved=(free.peak_bytes - graph.base_bytes)
+      <= (free.lower_bound_bytes - graph.base_bytes) * _MET,
       method=free.method,
     )
 
@@ -304,6 +305,8 @@ class _ModulePlanner:
   def _proven(self) -> order.OrderResult | None:
     """The result where slots are taken, if it is optimal where they are not."""
     graph, packed = self.entry.graph, self._packed
+    if not packed.candidates:
+      return None
     bound = bounds.lower_bound(graph, packed.order, max_flows=_QUICK_FLOWS)
     low = max(bound.num_bytes, self._low_bytes)
     if not self._meets(packed.order, low):

@@ -4,6 +4,7 @@ import _thread
 import ctypes
 import gc
 import itertools
+import signal
 import threading
 import time
 from unittest import mock
@@ -318,6 +319,9 @@ class FailureTest(absltest.TestCase):
     runtime.run(inputs)
 
   def test_caller_that_is_interrupted(self):
+    # Test runners that use several processes have theirs ignore it.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    self.addCleanup(signal.signal, signal.SIGINT, handler)
     runtime, inputs = _runtime()
 
     def interrupt(x):
