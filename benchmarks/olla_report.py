@@ -3,53 +3,33 @@
 python -m benchmarks.olla_report
 """
 
-import json
-import pathlib
-import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import statistics
+from collections.abc import Callable, Sequence
 
 from absl import app
 
-_ROOT = pathlib.Path(__file__).parent.parent
-_DOCS = _ROOT / "docs"
+from benchmarks import page, svg_plot
+
 _MB = 1e6
-# Of a plot, in pixels.
-_BAR, _GAP, _HEIGHT, _MARGIN, _LABELS = 9, 12, 220, 44, 70
-_COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
-
-_Row = dict[str, Any]
-
-
-def _rows(name: str) -> list[_Row]:
-  path = _ROOT / "benchmarks" / "results" / name
-  lines = path.read_text(encoding="utf-8").splitlines()
-  return [json.loads(line) for line in lines]
 
 
 def _percent(value: float, digits: int = 1) -> str:
   return f"{100 * value:.{digits}f}"
 
 
-def order_saving(row: _Row) -> float:
+def order_saving(row: page.Row) -> float:
   return 1 - row["peak_bytes"] / row["program_peak_bytes"]
 
 
-def both_saving(row: _Row) -> float:
+def both_saving(row: page.Row) -> float:
   return 1 - row["height_bytes"] / row["program_reserved_bytes"]
 
 
-def planned_fragmentation(row: _Row) -> float:
+def planned_fragmentation(row: page.Row) -> float:
   return 1 - row["peak_bytes"] / row["height_bytes"]
 
 
-def _table(titles: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
-  lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
-  lines += ["| " + " | ".join(map(str, row)) + " |" for row in cells]
-  return "\n".join(lines) + "\n"
-
-
-def summary_table(rows: Sequence[_Row]) -> str:
+def summary_table(rows: Sequence[page.Row]) -> str:
   """The paper's averages beside ours."""
   found = {(r["set"], r["batch"]): r for r in rows if "summary" in r}
   paper = {
@@ -95,25 +75,25 @@ def summary_table(rows: Sequence[_Row]) -> str:
     for batch in (1, 32)
   ]
   titles = ("average of eleven", "batch", "paper", "authors", "published")
-  return _table(titles, cells)
+  return page.table(titles, cells)
 
 
-def must_hold_table(rows: Sequence[_Row]) -> str:
+def must_hold_table(rows: Sequence[page.Row]) -> str:
   """What is claimed of graphs of some thousand nodes."""
   large = [r for r in rows if "summary" not in r and r["num_nodes"] >= 1500]
   gaps = [r["peak_bytes"] / r["lower_bound_bytes"] - 1 for r in large]
   lost = [planned_fragmentation(r) for r in large]
   nodes = [r["num_nodes"] for r in large]
-  median = _median([r["order_s"] for r in large])
-  address = _median([r["address_s"] for r in large])
-  return _table(
+  median = statistics.median([r["order_s"] for r in large])
+  address = statistics.median([r["address_s"] for r in large])
+  return page.table(
     (f"{len(large)} graphs of {min(nodes)} to {max(nodes)} nodes", ""),
     [
       ("order within 1 % of the bound", f"{sum(g <= 0.01 for g in gaps)}"),
       ("largest distance, %", _percent(max(gaps), 2)),
       ("order, median s", f"{median:.2f}"),
       ("addresses, median s", f"{address:.2f}"),
-      ("fragmentation, median %", _percent(_median(lost), 3)),
+      ("fragmentation, median %", _percent(statistics.median(lost), 3)),
       ("without any", f"{sum(x == 0 for x in lost)}"),
       (
         "below 0.1 %, where the authors' script stops",
@@ -125,13 +105,7 @@ def must_hold_table(rows: Sequence[_Row]) -> str:
   )
 
 
-def _median(values: Sequence[float]) -> float:
-  ordered = sorted(values)
-  middle = len(ordered) // 2
-  return (ordered[middle] + ordered[~middle]) / 2
-
-
-def model_table(rows: Sequence[_Row], variant: str) -> str:
+def model_table(rows: Sequence[page.Row], variant: str) -> str:
   """A row for each model and batch size."""
   titles = (
     "model",
@@ -171,10 +145,10 @@ def model_table(rows: Sequence[_Row], variant: str) -> str:
     for r in rows
     if "summary" not in r and r["set"] == variant
   ]
-  return _table(titles, cells)
+  return page.table(titles, cells)
 
 
-def time_table(rows: Sequence[_Row]) -> str:
+def time_table(rows: Sequence[page.Row]) -> str:
   """Figure 14: what an allocator costs at run time."""
   cells = []
   for r in rows:
@@ -192,13 +166,13 @@ def time_table(rows: Sequence[_Row]) -> str:
       )
     )
   titles = ("model", "calls", "caching us", "planned us", "steps to earn plan")
-  return _table(titles, cells)
+  return page.table(titles, cells)
 
 
 _METHODS = ("search", "probing", "done", "boolean", "interval")
 
 
-def exact_table(rows: Sequence[_Row]) -> str:
+def exact_table(rows: Sequence[page.Row]) -> str:
   """How many graphs each method proves, by size."""
   cells = []
   for source in dict.fromkeys(r["source"] for r in rows):
@@ -215,10 +189,10 @@ def exact_table(rows: Sequence[_Row]) -> str:
         seconds = sum(t["cpu_s"] for t in tried)
         row.append(f"{proven}/{len(tried)}, {seconds:.1f} s" if tried else "")
       cells.append(row)
-  return _table(("graphs", "contracted", "", *_METHODS), cells)
+  return page.table(("graphs", "contracted", "", *_METHODS), cells)
 
 
-def exact_only_table(rows: Sequence[_Row]) -> str:
+def exact_only_table(rows: Sequence[page.Row]) -> str:
   """The graphs of which the search alone did not prove its order optimal."""
   cells = []
   for r in rows:
@@ -231,10 +205,10 @@ def exact_only_table(rows: Sequence[_Row]) -> str:
     for method in _METHODS[1:]:
       row.append(_verdict(r.get(method), search))
     cells.append(row)
-  return _table(("graph", "contracted", "gap %", *_METHODS[1:]), cells)
+  return page.table(("graph", "contracted", "gap %", *_METHODS[1:]), cells)
 
 
-def _verdict(answer: _Row | None, search: _Row) -> str:
+def _verdict(answer: page.Row | None, search: page.Row) -> str:
   if answer is None:
     return ""
   better = search["peak_bytes"] - answer["peak_bytes"]
@@ -246,67 +220,28 @@ def _verdict(answer: _Row | None, search: _Row) -> str:
   return ", ".join([*words, f"{answer['cpu_s']:.2f} s"])
 
 
-def bars(
+def plot(
+  rows: Sequence[page.Row],
   title: str,
-  labels: Sequence[str],
-  series: Sequence[tuple[str, Sequence[float]]],
+  values: Sequence[tuple[str, str, int, Callable[[page.Row], float]]],
 ) -> str:
-  """Draws groups of bars, in per cent, as SVG."""
-  most = max(10.0, *(v for _, values in series for v in values))
-  group = _BAR * len(series) + _GAP
-  width = _MARGIN + group * len(labels) + _GAP
-  scale = _HEIGHT / most
-  base = _HEIGHT + 40
-  parts = [
-    f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}"'
-    f' height="{base + _LABELS}" font-family="sans-serif" font-size="10">',
-    '<rect width="100%" height="100%" fill="white"/>',
-    f'<text x="{_MARGIN}" y="14" font-size="12">{title}</text>',
-  ]
-  for number, (name, _) in enumerate(series):
-    x = _MARGIN + 110 * number
-    parts.append(
-      f'<rect x="{x}" y="20" width="8" height="8" fill="{_COLORS[number]}"/>'
-      f'<text x="{x + 12}" y="28">{name}</text>'
-    )
-  for tick in range(0, int(most) + 1, 10):
-    y = base - tick * scale
-    parts.append(
-      f'<line x1="{_MARGIN}" x2="{width}" y1="{y:.1f}" y2="{y:.1f}"'
-      f' stroke="#ddd"/><text x="{_MARGIN - 6}" y="{y + 3:.1f}"'
-      f' text-anchor="end">{tick} %</text>'
-    )
-  for index, label in enumerate(labels):
-    left = _MARGIN + _GAP / 2 + group * index
-    for number, (_, values) in enumerate(series):
-      height = max(values[index], 0) * scale
-      parts.append(
-        f'<rect x="{left + _BAR * number:.1f}" y="{base - height:.1f}"'
-        f' width="{_BAR - 1}" height="{height:.1f}" fill="{_COLORS[number]}"/>'
-      )
-    x = left + _BAR * len(series) / 2
-    parts.append(
-      f'<text x="{x:.1f}" y="{base + 10}" text-anchor="end"'
-      f' transform="rotate(-45 {x:.1f} {base + 10})">{label}</text>'
-    )
-  return "\n".join([*parts, "</svg>", ""])
+  """Groups of bars, in per cent, a group per model.
 
-
-def _plot(
-  rows: Sequence[_Row],
-  title: str,
-  values: Sequence[tuple[str, str, int, Callable[[_Row], float]]],
-) -> str:
+  Args:
+    rows: Of all models, with a row for each set and batch that is asked for.
+    title: Above the plot.
+    values: Per series its name, set and batch, and the fraction to draw.
+  """
   models = list(dict.fromkeys(r["model"] for r in rows if "model" in r))
   found = {(r["set"], r["model"], r["batch"]): r for r in rows if "model" in r}
   series = [
     (name, [100 * value(found[variant, m, batch]) for m in models])
     for name, variant, batch, value in values
   ]
-  return bars(title, models, series)
+  return svg_plot.bars(title, models, series)
 
 
-def pool_table(rows: Sequence[_Row]) -> str:
+def pool_table(rows: Sequence[page.Row]) -> str:
   """What stays outside of a pool, greedily and with CP-SAT."""
   titles = [
     "buffers of",
@@ -331,13 +266,13 @@ def pool_table(rows: Sequence[_Row]) -> str:
     ]
     for r in rows
   ]
-  return _table(titles, cells)
+  return page.table(titles, cells)
 
 
 def main(argv: list[str]) -> None:
   """Writes the page's tables, and the plots beside it."""
   del argv
-  rows, exact = _rows("olla.jsonl"), _rows("exact.jsonl")
+  rows, exact = page.read_rows("olla.jsonl"), page.read_rows("exact.jsonl")
   tables = {
     "summary": summary_table(rows),
     "must hold": must_hold_table(rows),
@@ -346,20 +281,10 @@ def main(argv: list[str]) -> None:
     "time": time_table(rows),
     "exact": exact_table(exact),
     "exact only": exact_only_table(exact),
-    "pools": pool_table(_rows("pools.jsonl")),
+    "pools": pool_table(page.read_rows("pools.jsonl")),
   }
-  page = _DOCS / "olla.md"
-  text = page.read_text(encoding="utf-8")
-  for name, table in tables.items():
-    pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end -->)"
-    text, count = re.subn(
-      pattern, lambda m, t=table: m[1] + t + m[2], text, flags=re.DOTALL
-    )
-    if count != 1:
-      raise ValueError(f"docs/olla.md must have one place for {name!r}.")
-  page.write_text(text, encoding="utf-8")
   plots = {
-    "olla-order.svg": _plot(
+    "olla-order.svg": plot(
       rows,
       "Peak saved by order (figure 7)",
       [
@@ -367,7 +292,7 @@ def main(argv: list[str]) -> None:
         ("batch 32", "authors", 32, order_saving),
       ],
     ),
-    "olla-fragmentation.svg": _plot(
+    "olla-fragmentation.svg": plot(
       rows,
       "Fragmentation (figure 8)",
       [
@@ -377,7 +302,7 @@ def main(argv: list[str]) -> None:
         ("planned, 32", "authors", 32, planned_fragmentation),
       ],
     ),
-    "olla-both.svg": _plot(
+    "olla-both.svg": plot(
       rows,
       "Memory saved by order and addresses (figure 13)",
       [
@@ -386,8 +311,7 @@ def main(argv: list[str]) -> None:
       ],
     ),
   }
-  for name, plot in plots.items():
-    (_DOCS / name).write_text(plot, encoding="utf-8")
+  page.fill("olla.md", tables, plots)
 
 
 if __name__ == "__main__":

@@ -98,15 +98,39 @@ class ModelsTest(parameterized.TestCase):
 
 
 class ReportTest(absltest.TestCase):
-  def test_bars_are_as_high_as_their_values(self):
-    svg = olla_report.bars("t", ["a", "b"], [("x", [50, 25]), ("y", [0, 100])])
-    root = ElementTree.fromstring(svg)
+  def test_a_plot_draws_the_fraction_of_its_rows(self):
+    def row(model, variant, batch, peak_bytes):
+      return {
+        "model": model,
+        "set": variant,
+        "batch": batch,
+        "peak_bytes": peak_bytes,
+        "program_peak_bytes": 100,
+      }
+
+    rows = [
+      row("a", "authors", 1, 50),
+      row("b", "authors", 1, 75),
+      row("a", "authors", 32, 100),
+      row("b", "authors", 32, 0),
+      row("a", "published", 1, 90),
+      {"summary": True, "set": "authors", "batch": 1},
+    ]
+    series = [
+      (f"batch {batch}", "authors", batch, olla_report.order_saving)
+      for batch in (1, 32)
+    ]
+    root = ElementTree.fromstring(olla_report.plot(rows, "t", series))
     heights = [
       float(r.get("height", "0").rstrip("%"))
       for r in root.iter("{http://www.w3.org/2000/svg}rect")
-      if r.get("width") == "8" and r.get("height") != "8"
+      if r.get("width") == "8"
     ]
+    # Of 220 pixels for 100 %; by model, then by series.
     self.assertEqual(heights, [110, 0, 55, 220])
+    texts = [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
+    self.assertContainsSubset(["t", "a", "b", "batch 1", "batch 32"], texts)
+    self.assertIn("100 %", texts)
 
   def test_random_graphs_are_graphs(self):
     for seed in range(5):
