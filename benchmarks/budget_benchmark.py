@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
-import jaxlib.version
 from absl import app, flags
 from flax import linen as nn
 from jaxmem_hlo import transform
@@ -26,7 +25,7 @@ from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks import zoo
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers
 from jaxmem import cost, dump, hook, targets, variants
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
@@ -127,11 +126,7 @@ class _Case:
       "limit_fraction": room and round(room / before, 4),
       "xla_temp_bytes": before,
       "step_s": self._step_s,
-      "versions": {
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.version.__version__,
-        "jaxmem": jaxmem.__version__,
-      },
+      "versions": versions("jax", "jaxlib", "jaxmem"),
     }
 
   def _plan(self, room: int) -> Row:

@@ -10,7 +10,6 @@ search's order and bound. Prints a JSON row per graph; nothing is run.
 """
 
 import contextlib
-import platform
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,11 +19,10 @@ import jax
 from absl import app, flags
 
 from benchmarks import exact_models
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 from benchmarks.synthetic import random_graph
 from jaxmem import cpsat, olla
 from jaxmem.order import contract, cpsat_order, refute, search
-from jaxmem.version import __version__
 
 _SOURCES = flags.DEFINE_list(
   "sources", ["eager", "jaxpr", "hlo", "random"], "Kinds of graphs."
@@ -141,16 +139,12 @@ def main(argv: list[str]) -> None:
   """Measures all graphs."""
   del argv
   jax.config.update("jax_enable_compilation_cache", False)
-  versions = {
-    "jax": jax.__version__,
-    "jaxmem": __version__,
-    "python": platform.python_version(),
-  }
+  measured_with = versions("jax", "jaxmem", "python")
   for source in _SOURCES.value:
     for model in _SEEDS if source == "random" else exact_models.MODELS:
       for depth in map(int, _DEPTHS.value):
         row = measure(model, depth, source) | {"limit": _LIMIT.value}
-        emit_row(row | {"versions": versions}, _OUTPUT.value)
+        emit_row(row | {"versions": measured_with}, _OUTPUT.value)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks.loop_cases import CASES, Case
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 from jaxmem import loops
-from jaxmem.version import __version__
 
 _CASES = flags.DEFINE_list("cases", [], "Loops; all if empty.")
 _TARGETS = flags.DEFINE_list("targets", ["", "h200"], "Empty: what is here.")
@@ -53,7 +52,7 @@ def measure(name: str, target: str) -> dict[str, Any]:
     }
   if not target:
     row |= _run(case, plan.function)
-  return row | {"versions": {"jax": jax.__version__, "jaxmem": __version__}}
+  return row | {"versions": versions("jax", "jaxmem")}
 
 
 def _run(case: Case, function: Callable[..., Any]) -> dict[str, Any]:

@@ -12,14 +12,12 @@ import dataclasses
 import time
 from typing import Any
 
-import jax
 from absl import app, flags
 
 from benchmarks import zoo
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 from jaxmem import jaxpr
 from jaxmem.allocators import memcost
-from jaxmem.version import __version__
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
 _BATCHES = flags.DEFINE_list("batches", ["1", "32"], "Examples per step.")
@@ -58,7 +56,7 @@ def measure(model: str, batch: int) -> list[dict[str, Any]]:
         "reserved_bytes": reserved,
         "num_added_edges": {c["strategy"]: c["num_added_edges"] for c in costs},
         "cpu_s": round(time.process_time() - start, 2),
-        "versions": {"jax": jax.__version__, "jaxmem": __version__},
+        "versions": versions("jax", "jaxmem"),
       }
     )
     start = time.process_time()

@@ -8,22 +8,19 @@ Figures refer to Steiner et al., 2022; docs/olla.md shows the rows.
     python -m benchmarks.olla_benchmark --output=benchmarks/results/olla.jsonl
 """
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import jax
 from absl import app, flags
 
 from benchmarks import olla_models
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 from jaxmem import allocators, liveness, olla, order, placement
 from jaxmem.allocators.caching import Caching, CachingHeap
 from jaxmem.allocators.heap import Device
 from jaxmem.graph import Graph
-from jaxmem.version import __version__
 
 _MODELS = flags.DEFINE_list("models", [], "Of the eleven; all if empty.")
 _BATCHES = flags.DEFINE_list("batches", ["1", "32"], "Examples per step.")
@@ -184,18 +181,14 @@ def _mean(rows: Sequence[dict[str, Any]], part: str, whole: str) -> float:
 def main(argv: list[str]) -> None:
   """Measures all cases."""
   del argv
-  versions = {
-    "jax": jax.__version__,
-    "jaxmem": __version__,
-    "python": platform.python_version(),
-  }
+  measured_with = versions("jax", "jaxmem", "python")
   for variant in _SETS.value:
     for batch in map(int, _BATCHES.value):
       rows = []
       for model in _MODELS.value or olla_models.PUBLISHED:
         rows.append(measure(model, batch, variant))
-        emit_row(rows[-1] | {"versions": versions}, _OUTPUT.value)
-      emit_row(summarize(rows) | {"versions": versions}, _OUTPUT.value)
+        emit_row(rows[-1] | {"versions": measured_with}, _OUTPUT.value)
+      emit_row(summarize(rows) | {"versions": measured_with}, _OUTPUT.value)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@ binary, each row also says how long that takes on the same file.
     python -m benchmarks.placement_benchmark --minimalloc=/path/to/minimalloc
 """
 
-import json
 import os
 import pathlib
-import platform
 import subprocess
 import tempfile
 import time
@@ -17,6 +15,7 @@ from typing import Any
 
 from absl import app, flags
 
+from benchmarks.row_output import emit_row, versions
 from benchmarks.synthetic import train_step
 from jaxmem.placement import (
   InfeasiblePlacementError,
@@ -26,7 +25,6 @@ from jaxmem.placement import (
   to_csv,
   validate,
 )
-from jaxmem.version import __version__
 
 _TESTDATA = pathlib.Path(__file__).parents[1] / "tests/testdata/minimalloc"
 
@@ -95,18 +93,18 @@ def run_minimalloc(problem: Problem, capacity: int) -> dict[str, Any]:
 def main(argv: list[str]) -> None:
   """Measures all problems."""
   del argv
-  versions = {"jaxmem": __version__, "python": platform.python_version()}
+  measured_with = versions("jaxmem", "python")
   for path in map(pathlib.Path, _FILES.value):
     problem = from_csv(path.read_text(encoding="utf-8"))
     capacity = int(path.name.split(".")[1])
     row = {"problem": path.name, **measure(problem, capacity)}
     if _MINIMALLOC.value:
       row |= run_minimalloc(problem, capacity)
-    print(json.dumps(row | {"versions": versions}), flush=True)
+    emit_row(row | {"versions": measured_with}, None)
   for num_buffers in map(int, _TRAIN_STEPS.value):
     row = measure(train_step(num_buffers, _SEED.value), None)
-    row = {"problem": f"train_step_{num_buffers}", **row, "versions": versions}
-    print(json.dumps(row), flush=True)
+    row = {"problem": f"train_step_{num_buffers}", **row}
+    emit_row(row | {"versions": measured_with}, None)
 
 
 if __name__ == "__main__":

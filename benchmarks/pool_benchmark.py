@@ -7,16 +7,14 @@ costs its bytes. Prints a JSON row for each; nothing is run.
     python -m benchmarks.pool_benchmark --output=benchmarks/results/pools.jsonl
 """
 
-import platform
 import random
 import time
 from typing import Any
 
-import jax
 from absl import app, flags
 
 from benchmarks import exact_models
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 from jaxmem import olla, order
 from jaxmem.placement import (
   Buffer,
@@ -27,7 +25,6 @@ from jaxmem.placement import (
   outside_cost,
   validate_pools,
 )
-from jaxmem.version import __version__
 
 _MODELS = flags.DEFINE_list(
   "models", ["mlp", "wired", "attention", "convolutions", "random"], "Kinds."
@@ -90,17 +87,13 @@ def measure(problem: Problem, part: float) -> dict[str, Any]:
 def main(argv: list[str]) -> None:
   """Measures all problems."""
   del argv
-  versions = {
-    "jax": jax.__version__,
-    "jaxmem": __version__,
-    "python": platform.python_version(),
-  }
+  measured_with = versions("jax", "jaxmem", "python")
   for model in _MODELS.value:
     for depth in map(int, _DEPTHS.value):
       problem = build_problem(model, depth)
       for part in map(float, _PARTS.value):
         row = {"model": model, "depth": depth, **measure(problem, part)}
-        row |= {"limit": _LIMIT.value, "versions": versions}
+        row |= {"limit": _LIMIT.value, "versions": measured_with}
         emit_row(row, _OUTPUT.value)
 
 

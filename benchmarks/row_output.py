@@ -1,7 +1,29 @@
 """Rows of results: one JSON object a line."""
 
 import json
+import platform
 from typing import Any
+
+import jax
+import jaxlib.version
+
+from jaxmem.version import __version__
+
+_VERSIONS = {
+  "jax": jax.__version__,
+  "jaxlib": jaxlib.version.__version__,
+  "jaxmem": __version__,
+  "python": platform.python_version(),
+}
+
+
+def versions(*names: str) -> dict[str, str]:
+  """Returns the versions of what a row was measured with.
+
+  Args:
+    names: Of jax, jaxlib, jaxmem and python.
+  """
+  return {name: _VERSIONS[name] for name in names}
 
 
 def emit_row(row: dict[str, Any], path: str | None) -> None:

@@ -18,7 +18,7 @@ from absl import app, flags
 
 import jaxmem
 from benchmarks import zoo
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
 _BATCH = flags.DEFINE_integer("batch", 4, "Examples per step.")
@@ -84,7 +84,7 @@ def measure(model: str) -> dict[str, Any]:
     "median_of_ratios_interval": _interval(ratios),
     # Disturbances only ever add time: the fast steps tell the most.
     "ratio_of_fast": _fast(planned) / _fast(plain),
-    "versions": {"jax": jax.__version__, "jaxmem": jaxmem.__version__},
+    "versions": versions("jax", "jaxmem"),
   }
 
 
@@ -125,7 +125,7 @@ def measure_call() -> dict[str, Any]:
     "call": True,
     "xla_call_s": plain,
     "ratio_of_medians": planned / plain,
-    "versions": {"jax": jax.__version__, "jaxmem": jaxmem.__version__},
+    "versions": versions("jax", "jaxmem"),
   }
 
 

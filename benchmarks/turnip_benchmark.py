@@ -10,9 +10,7 @@ more than 100,000 vertices.
 """
 
 import functools
-import importlib.metadata
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +20,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import turnip_graphs, turnip_models
-from benchmarks.row_output import emit_row
+from benchmarks.row_output import emit_row, versions
 from jaxmem import memgraph
 from jaxmem.cost.rates import Precision
 from jaxmem.memgraph import TaskGraph
@@ -357,13 +355,10 @@ def _rows() -> Iterator[dict[str, Any]]:
 def main(argv: list[str]) -> None:
   """Measures all cases."""
   del argv
-  versions = {
-    "python": sys.version.split()[0],
-    "jax": importlib.metadata.version("jax"),
-    "device": jax.devices()[0].device_kind,
-  }
+  measured_with = versions("python", "jax")
+  measured_with["device"] = jax.devices()[0].device_kind
   for row in _rows():
-    emit_row(row | {"versions": versions}, _OUTPUT.value)
+    emit_row(row | {"versions": measured_with}, _OUTPUT.value)
 
 
 if __name__ == "__main__":
