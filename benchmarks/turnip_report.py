@@ -15,6 +15,12 @@ from benchmarks import page, svg_plot
 _NOISES = ("none", "mild", "stalls")
 _OTHERS = ("fixed", "streaming")
 _SCHEDULES = ("event", *_OTHERS)
+# A column per other schedule and noise, for `_gains`.
+_GAIN_TITLES = tuple(
+  f"{other}: {noise}" if noise == _NOISES[0] else noise
+  for other in _OTHERS
+  for noise in _NOISES
+)
 # The paper's figure 14: how much faster than a fixed order, per cent, by
 # server and step.
 _PAPER_GAINS = {
@@ -46,17 +52,15 @@ def simulated_table(rows: Sequence[page.Row]) -> str:
     if "error" in row:
       cells.append((*head, row["error"]))
       continue
-    gains = (
-      f"{100 * row[f'gain_over_{other}.{noise}']:.1f}"
-      for other in _OTHERS
-      for noise in _NOISES
-    )
-    moved = (
-      f"{row['offload_bytes'] / _GB:.1f} / {row['reload_bytes'] / _GB:.1f}"
-    )
-    seconds = f"{row['event_s.none']:.2f}"
     cells.append(
-      (*head, row["precision"], row["num_vertices"], moved, seconds, *gains)
+      (
+        *head,
+        row["precision"],
+        row["num_vertices"],
+        _moved(row),
+        f"{row['event_s.none']:.2f}",
+        *_gains([row]),
+      )
     )
   titles = (
     "server",
@@ -68,12 +72,7 @@ def simulated_table(rows: Sequence[page.Row]) -> str:
     "vertices",
     "GB off / on",
     "event s",
-    "fixed: none",
-    "mild",
-    "stalls",
-    "streaming: none",
-    "mild",
-    "stalls",
+    *_GAIN_TITLES,
   )
   return page.table(titles, cells)
 
@@ -84,18 +83,13 @@ def gains_table(rows: Sequence[page.Row]) -> str:
   for (server, step), paper in _PAPER_GAINS.items():
     for memory in ("device", "40 %"):
       here = [r for r in _paired(rows, memory) if _kind(r) == (server, step)]
-      means = (
-        statistics.fmean(100 * r[f"gain_over_{other}.{noise}"] for r in here)
-        for other in _OTHERS
-        for noise in _NOISES
-      )
       cells.append(
         (
           f"{server}, {step}",
           memory,
           len(here),
           f"{paper:.1f}",
-          *(f"{mean:.1f}" for mean in means),
+          *_gains(here),
         )
       )
   titles = (
@@ -103,12 +97,7 @@ def gains_table(rows: Sequence[page.Row]) -> str:
     "memory",
     "cases",
     "paper, fixed",
-    "fixed: none",
-    "mild",
-    "stalls",
-    "streaming: none",
-    "mild",
-    "stalls",
+    *_GAIN_TITLES,
   )
   return page.table(titles, cells)
 
@@ -191,7 +180,7 @@ def sweep_table(rows: Sequence[page.Row]) -> str:
     else (
       f"{row['percent']} %",
       f"{row['capacity_bytes'] / _GB:.1f}",
-      f"{row['offload_bytes'] / _GB:.1f} / {row['reload_bytes'] / _GB:.1f}",
+      _moved(row),
       *(f"{row[f'{name}_s.mild']:.2f}" for name in _SCHEDULES),
       *(f"{row[f'{name}_s.stalls']:.2f}" for name in _SCHEDULES),
     )
@@ -249,10 +238,7 @@ def gains_plot(rows: Sequence[page.Row], other: str) -> str:
       f" {r['batch']}x{r['length']}"
       for r in here
     ],
-    [
-      (noise, [100 * r[f"gain_over_{other}.{noise}"] for r in here])
-      for noise in _NOISES
-    ],
+    [(noise, [_gain(r, other, noise) for r in here]) for noise in _NOISES],
     marks=marks,
   )
 
@@ -283,6 +269,25 @@ def run_plot(rows: Sequence[page.Row]) -> str:
     ],
     unit="ms",
   )
+
+
+def _gain(row: page.Row, other: str, noise: str) -> float:
+  """How much faster the event-driven run is than another, in per cent."""
+  return 100 * row[f"gain_over_{other}.{noise}"]
+
+
+def _gains(rows: Sequence[page.Row]) -> list[str]:
+  """The average gains over the other schedules, as in `_GAIN_TITLES`."""
+  return [
+    f"{statistics.fmean(_gain(row, other, noise) for row in rows):.1f}"
+    for other in _OTHERS
+    for noise in _NOISES
+  ]
+
+
+def _moved(row: page.Row) -> str:
+  """The GB that leave the device and come back."""
+  return f"{row['offload_bytes'] / _GB:.1f} / {row['reload_bytes'] / _GB:.1f}"
 
 
 def _kind(row: page.Row) -> tuple[str, str]:
