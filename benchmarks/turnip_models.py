@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from benchmarks.zoo.layers import rotate
+
 LORA_RANK = 16
 # What the paper adapts: K, V, Q and the feed-forward matrices.
 _ADAPTED = ("wq", "wk", "wv", "w1", "w2", "w3")
@@ -143,7 +145,7 @@ def _block(config: Config, x: jax.Array, layer: Any, adapters: Any):
   normed = _norm(x, layer["norm1"])
   shape = (*x.shape[:2], config.num_heads, -1)
   q, k, v = (linear(normed, n).reshape(shape) for n in ("wq", "wk", "wv"))
-  mixed = _attend(_rotate(q), _rotate(k), v).reshape(x.shape)
+  mixed = _attend(rotate(q), rotate(k), v).reshape(x.shape)
   x = x + linear(mixed, "wo")
   normed = _norm(x, layer["norm2"])
   gated = jax.nn.silu(linear(normed, "w1")) * linear(normed, "w3")
@@ -156,13 +158,3 @@ def _attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
   is_past = jnp.tril(jnp.ones((length, length), bool))
   weights = jax.nn.softmax(jnp.where(is_past, scores, -1e9))
   return jnp.einsum("bhqk,bkhd->bqhd", weights.astype(v.dtype), v)
-
-
-def _rotate(x: jax.Array) -> jax.Array:
-  """Rotary positions."""
-  half = x.shape[-1] // 2
-  rates = 10_000 ** (-jnp.arange(half) / half)
-  angles = jnp.arange(x.shape[1])[:, None] * rates
-  cos, sin = (f(angles)[:, None, :].astype(x.dtype) for f in (jnp.cos, jnp.sin))
-  a, b = x[..., :half], x[..., half:]
-  return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)

@@ -68,6 +68,26 @@ def attend(
   return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), value)
 
 
+def rotate(x: jax.Array) -> jax.Array:
+  """Turns pairs of features by angles that grow with the position.
+
+  Su et al., RoFormer, 2021; the pairs are a half of the features apart.
+
+  Args:
+    x: `[batch, position, head, feature]`, with an even number of features.
+  """
+  half = x.shape[-1] // 2
+  rates = 10_000 ** (-jnp.arange(half) / half)
+  angles = jnp.arange(x.shape[1])[:, None] * rates
+  cos, sin = (
+    f(angles)[None, :, None].astype(x.dtype) for f in (jnp.cos, jnp.sin)
+  )
+  first, second = x[..., :half], x[..., half:]
+  return jnp.concatenate(
+    [first * cos - second * sin, first * sin + second * cos], -1
+  )
+
+
 class SelfAttention(nn.Module):
   """Multi-head self-attention, its three projections fused."""
 

@@ -90,7 +90,8 @@ class Block(nn.Module):
       )
       for name in ("query", "key", "value")
     )
-    mixed = layers.attend(_rotate(query), _rotate(key), value, causal=True)
+    query, key = layers.rotate(query), layers.rotate(key)
+    mixed = layers.attend(query, key, value, causal=True)
     x = x + Frozen(self.shape.width, name="output")(mixed.reshape(x.shape))
     normed = Norm()(x)
     gate = nn.silu(self._adapted(self.shape.inner, "gate")(normed))
@@ -130,16 +131,4 @@ def llama_lora(batch: int, size: str) -> training.Step:
     (tokens, tokens),
     num_classes=shape.vocabulary,
     optimizer=training.adam(),
-  )
-
-
-def _rotate(x: jax.Array) -> jax.Array:
-  """Turns pairs of channels by angles that grow with the position."""
-  half = x.shape[-1] // 2
-  rates = 10_000 ** (-jnp.arange(half) / half)
-  angles = jnp.arange(x.shape[1])[:, None] * rates
-  cos, sin = (f(angles)[None, :, None] for f in (jnp.cos, jnp.sin))
-  first, second = x[..., :half], x[..., half:]
-  return jnp.concatenate(
-    [first * cos - second * sin, first * sin + second * cos], -1
   )
