@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from jaxmem_hlo import replay, transform
+from jaxmem_hlo import transform
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
@@ -22,7 +22,7 @@ from jaxmem import cost, units
 from jaxmem.budget.base import LAST_VIEWS, VIEWS, Base, Fit, View
 from jaxmem.budget.edits import Edits
 from jaxmem.extract import from_hlo
-from jaxmem.module_plan import ModulePlan, plan_module
+from jaxmem.module_plan import ModulePlan, plan_module, verify_module
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError, name_buffers
 from jaxmem.rewrite import apply_edits
@@ -124,7 +124,7 @@ class LimitPlanner:
     if best.temp_bytes > room:
       best = self._cheapest(room)
     if self._options.verify and best.edits:
-      _verify(best)
+      verify_module(best.base.edited(best.edits), best.base.decided.platform)
     bound = self._least_base().bound.num_bytes
     return LimitPlan(
       base=best.base.decided,
@@ -202,15 +202,6 @@ def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
     nodes = range(entry.graph.num_nodes)
     orders[module.entry.id] = tuple(entry.schedule(nodes))
   yield dataclasses.replace(decided, orders=orders)
-
-
-def _verify(fit: Fit) -> None:
-  """Replays an edited module against its predicted assignment."""
-  platform = fit.base.decided.platform
-  edited = fit.base.edited(fit.edits)
-  assignment = AssignmentModel(edited, platform).assign()
-  report = replay.check_assignment(edited, assignment.to_proto(), platform)
-  report.raise_if_faulty()
 
 
 def _raise_infeasible(name: str, best: Fit, least: Base, room: int) -> NoReturn:

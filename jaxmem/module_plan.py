@@ -126,12 +126,16 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   with _paused_collector():
     decided = _plan_module(module, platform, options)
     if options.verify:
-      _verify(decided.apply(module), platform)
+      verify_module(decided.apply(module), platform)
     return decided
 
 
-def _verify(module: Module, platform: str) -> None:
-  """Replays a planned module against its predicted assignment."""
+def verify_module(module: Module, platform: str) -> None:
+  """Replays a changed module against its predicted assignment.
+
+  Raises:
+    FaultyAssignmentError: If a read would see something else than it should.
+  """
   assignment = AssignmentModel(module, platform).assign()
   report = replay.check_assignment(module, assignment.to_proto(), platform)
   report.raise_if_faulty()
@@ -281,8 +285,7 @@ class _ModulePlanner:
       planned_bytes=planned,
       lower_bound_bytes=max(0, bound),
       is_optimal=live <= bound * _MET and planned <= bound * _PACKED_WELL,
-      search_proved=(free.peak_bytes - graph.base_bytes)
-      <= (free.lower_bound_bytes - graph.base_bytes) * _MET,
+      search_proved=self._meets(free.peak_bytes, free.lower_bound_bytes),
       method=free.method,
     )
 
@@ -291,7 +294,7 @@ class _ModulePlanner:
   ) -> tuple[order.OrderResult, Iterator[tuple[int, ...]]]:
     """Returns the result where slots are free, and orders to be priced."""
     graph, low = self.entry.graph, self._low_bytes
-    if self._meets(initial, low):
+    if self._meets(liveness.peak_bytes(graph, initial), low):
       free = order.unchanged(graph, initial, low)
       return free, self._by_turns(free.candidates)
     proven = self._proven()
@@ -309,9 +312,9 @@ class _ModulePlanner:
       return None
     bound = bounds.lower_bound(graph, packed.order, max_flows=_QUICK_FLOWS)
     low = max(bound.num_bytes, self._low_bytes)
-    if not self._meets(packed.order, low):
-      return None
     peak_bytes = liveness.peak_bytes(graph, packed.order)
+    if not self._meets(peak_bytes, low):
+      return None
     return dataclasses.replace(
       packed,
       peak_bytes=peak_bytes,
@@ -319,9 +322,8 @@ class _ModulePlanner:
       status="optimal" if peak_bytes == low else "feasible",
     )
 
-  def _meets(self, nodes: Sequence[int], bound_bytes: int) -> bool:
+  def _meets(self, peak_bytes: int, bound_bytes: int) -> bool:
     base_bytes = self.entry.graph.base_bytes
-    peak_bytes = liveness.peak_bytes(self.entry.graph, nodes)
     return peak_bytes - base_bytes <= (bound_bytes - base_bytes) * _MET
 
   @functools.cached_property

@@ -1,6 +1,7 @@
 """Recomputes the blocks of a step in its backward pass: what to call."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -137,14 +138,8 @@ def recompute_blocks(
     rates: See `recompute_step`.
     on_recomputed: Called with the result at each trace.
   """
-
-  def rewrite_jaxpr(jaxpr: core.Jaxpr) -> core.Jaxpr:
-    recomputed = recompute_step(jaxpr, choice, rates)
-    if on_recomputed is not None:
-      on_recomputed(recomputed)
-    return recomputed.closed_jaxpr
-
-  return wrap.rewritten(fun, rewrite_jaxpr)
+  recompute = functools.partial(recompute_step, choice=choice, rates=rates)
+  return wrap.rewritten(fun, recompute, on_recomputed)
 
 
 def _rewritten(

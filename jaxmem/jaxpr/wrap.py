@@ -2,15 +2,26 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.core
 from jax.extend import core
 
 
-def rewritten(
-  fun: Callable[..., Any], rewrite: Callable[[core.Jaxpr], core.Jaxpr]
+class HasJaxpr(Protocol):
+  """What a rewrite returns: a jaxpr, and whatever it has to say about it."""
+
+  @property
+  def closed_jaxpr(self) -> core.Jaxpr:
+    """The jaxpr that runs instead."""
+    ...
+
+
+def rewritten[R: HasJaxpr](
+  fun: Callable[..., Any],
+  rewrite: Callable[[core.Jaxpr], R],
+  on_result: Callable[[R], None] | None = None,
 ) -> Callable[..., Any]:
   """Wraps a function so that another jaxpr runs in place of its own.
 
@@ -21,6 +32,7 @@ def rewritten(
   Args:
     fun: A function, not jitted.
     rewrite: Returns a jaxpr with the inputs and outputs of the one it is given.
+    on_result: Called with what `rewrite` returned at each trace.
   """
 
   @functools.wraps(fun)
@@ -41,7 +53,10 @@ def rewritten(
       leaf for leaf, is_array in zip(leaves, is_traced, strict=True) if is_array
     ]
     jaxpr, shapes = jax.make_jaxpr(inner, return_shape=True)(inputs)
-    results = core.jaxpr_as_fun(rewrite(jaxpr))(*inputs)
+    result = rewrite(jaxpr)
+    if on_result is not None:
+      on_result(result)
+    results = core.jaxpr_as_fun(result.closed_jaxpr)(*inputs)
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
   return step

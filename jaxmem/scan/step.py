@@ -1,6 +1,7 @@
 """Drops residuals of the loops of a step: what to call."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
@@ -168,14 +169,8 @@ def drop_scan_residuals(
     rates: See `rewrite_step`.
     on_rewritten: Called with the result at each trace.
   """
-
-  def rewrite(jaxpr: core.Jaxpr) -> core.Jaxpr:
-    rewritten = rewrite_step(jaxpr, save_bytes, rates)
-    if on_rewritten is not None:
-      on_rewritten(rewritten)
-    return rewritten.closed_jaxpr
-
-  return wrap.rewritten(fun, rewrite)
+  drop = functools.partial(rewrite_step, save_bytes=save_bytes, rates=rates)
+  return wrap.rewritten(fun, drop, on_rewritten)
 
 
 def _unchanged(closed_jaxpr: core.Jaxpr) -> Rewritten:
