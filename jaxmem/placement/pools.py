@@ -108,14 +108,14 @@ def fill_pools(
   start_s = time.perf_counter()
   _check(problem, capacities)
   table = Table(problem)
-  best, method, bound = greedy_pools(problem, capacities), "greedy", 0
+  best, method, bound = _best_greedy(table, capacities), "greedy", 0
   if max_deterministic_time > 0 and outside_cost(problem, best):
     model = _PoolModel(table, capacities, with_offsets=False)
     chosen, bound = model.solve(best, max_deterministic_time)
     if chosen:
       placed = _place_chosen(problem, capacities, chosen)
       if placed is None:
-        placed = greedy_pools(problem, capacities, chosen)
+        placed = _best_greedy(table, capacities, chosen)
       if outside_cost(problem, placed) < outside_cost(problem, best):
         best, method = placed, "choice"
     cost = outside_cost(problem, best)
@@ -158,22 +158,7 @@ def greedy_pools(
   Returns:
     A place for each buffer, or None.
   """
-  table = Table(problem)
-  costs = np.array(_costs(problem), float)
-  widths = np.array([b.upper - b.lower for b in problem.buffers], float)
-  areas = np.maximum(table.sizes_bytes, 1) * widths
-  density = costs / areas
-  keys = [density, costs]
-  if chosen:
-    keys += [table.sizes_bytes, areas]
-  is_last = np.zeros(len(costs), bool)
-  if chosen:
-    is_last[:] = [spot is None for spot in chosen]
-  found = [
-    _greedy(table, capacities, np.lexsort((-density, -key, is_last)))
-    for key in keys
-  ]
-  return min(found, key=lambda places: outside_cost(problem, places))
+  return _best_greedy(Table(problem), capacities, chosen)
 
 
 def validate_pools(
@@ -213,11 +198,7 @@ def validate_pools(
       validate(Problem(tuple(b for b, _ in inside)), part, capacity)
     except ValidationError as error:
       faults += [f"pool {pool}: {fault}" for fault in error.faults]
-  cost = sum(
-    b.size_bytes if b.outside_cost is None else b.outside_cost
-    for b, spot in zip(buffers, places, strict=True)
-    if spot is None
-  )
+  cost = outside_cost(problem, places)
   if cost != solution.cost:
     faults.append(f"the cost is {cost}, not {solution.cost}")
   if faults:
@@ -246,6 +227,30 @@ def _costs(problem: Problem) -> list[int]:
     b.size_bytes if b.outside_cost is None else b.outside_cost
     for b in problem.buffers
   ]
+
+
+def _best_greedy(
+  table: Table,
+  capacities: Sequence[int],
+  chosen: Sequence[Place | None] = (),
+) -> list[Place | None]:
+  """What `greedy_pools` returns for the problem of a table."""
+  problem = table.problem
+  costs = np.array(_costs(problem), float)
+  widths = np.array([b.upper - b.lower for b in problem.buffers], float)
+  areas = np.maximum(table.sizes_bytes, 1) * widths
+  density = costs / areas
+  keys = [density, costs]
+  if chosen:
+    keys += [table.sizes_bytes, areas]
+  is_last = np.zeros(len(costs), bool)
+  if chosen:
+    is_last[:] = [spot is None for spot in chosen]
+  found = [
+    _greedy(table, capacities, np.lexsort((-density, -key, is_last)))
+    for key in keys
+  ]
+  return min(found, key=lambda places: outside_cost(problem, places))
 
 
 def _greedy(
