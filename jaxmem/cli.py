@@ -170,8 +170,7 @@ def _run_place(options: argparse.Namespace) -> int:
     f" {solution.seconds:.2f} s)"
   )
   if options.output is not None:
-    text = placement.to_csv(problem, solution)
-    _write(options.output, lambda path: _save(path, text))
+    _save(options.output, placement.to_csv(problem, solution))
   fits = options.capacity is None or solution.fits(options.capacity)
   if not fits:
     print(
@@ -200,8 +199,7 @@ def _run_pools(options: argparse.Namespace) -> int:
     f" {solution.lower_bound} ({solution.method}, {solution.seconds:.2f} s)"
   )
   if options.output is not None:
-    text = placement.to_csv(problem, solution)
-    _write(options.output, lambda path: _save(path, text))
+    _save(options.output, placement.to_csv(problem, solution))
   return 0
 
 
@@ -368,5 +366,8 @@ def _read(path: str) -> str:
 
 
 def _save(path: str, text: str) -> None:
-  with open(path, "w", encoding="utf-8") as file:
-    file.write(text)
+  def save(path: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+      file.write(text)
+
+  _write(path, save)

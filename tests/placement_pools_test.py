@@ -21,6 +21,8 @@ from jaxmem.placement import (
   from_csv,
   greedy_pools,
   outside_cost,
+  place,
+  places_from_csv,
   to_csv,
   validate_pools,
 )
@@ -182,10 +184,44 @@ class ValidatePoolsTest(parameterized.TestCase):
       PoolSolution(places=(None,), cost=1, lower_bound=2, method="by hand")
 
 
-class FilesTest(absltest.TestCase):
+class FilesTest(parameterized.TestCase):
   def test_costs_are_read_and_written(self):
     given = _costly([(6, 0, 4, 13), (5, 0, 4, None)])
     self.assertEqual(from_csv(to_csv(given)), given)
+
+  @parameterized.parameters(*range(4))
+  def test_what_is_in_pools_is_read_again(self, seed):
+    given = _free(seed, num_buffers=15)
+    third = sum(b.size_bytes for b in given.buffers) // 3
+    solution = fill_pools(given, [third, third // 2], max_deterministic_time=0)
+    pools = {spot and spot.pool for spot in solution.places}
+    self.assertEqual(pools, {None, 0, 1})
+    text = to_csv(given, solution)
+    self.assertEqual(from_csv(text), given)
+    self.assertEqual(places_from_csv(text), solution.places)
+
+  def test_offsets_in_pools_are_not_those_of_an_arena(self):
+    # Both lie at 0, each in its own pool.
+    given = problem((4, 0, 2), (4, 0, 2))
+    text = to_csv(given, fill_pools(given, [4, 4]))
+    self.assertEqual(places_from_csv(text), (Place(0, 0), Place(1, 0)))
+    self.assertEqual(place(from_csv(text)).height_bytes, 8)
+
+  @parameterized.parameters(
+    ("id,lower,upper,size,pool\na,0,1,2,1\n", "line 2: .*both be given"),
+    ("id,lower,upper,size,pool,offset\na,0,1,2,,3\n", "line 2: .*both be"),
+    ("id,lower,upper,size,pool,offset\na,0,1,2,x,3\n", "pool must be an int"),
+    ("id,lower,upper,size,pool,offset\na,0,1,2,-1,3\n", "not be negative"),
+    ("id,lower,upper,size,pool,offset\na,0,1,2,0,-3\n", "not be negative"),
+  )
+  def test_wrong_places(self, text, message):
+    for read in (from_csv, places_from_csv):
+      with self.assertRaisesRegex(ValueError, message):
+        read(text)
+
+  def test_places_need_pools(self):
+    with self.assertRaisesRegex(ValueError, "column 'pool' is missing"):
+      places_from_csv("id,lower,upper,size,offset\na,0,1,2,3\n")
 
   def test_command(self):
     given = _costly([(6, 0, 4, 13), (5, 0, 4, 10), (5, 0, 4, 10)])
@@ -202,6 +238,14 @@ class FilesTest(absltest.TestCase):
     lines = (folder / "out.csv").read_text(encoding="utf-8").splitlines()
     self.assertEqual(lines[0], "id,lower,upper,size,pool,offset,cost")
     self.assertEqual(lines[1], "b0,0,4,6,,,13")
+    # What was written is read again, as the problem that it was.
+    again = ["place", str(folder / "out.csv"), "--pools", "10"]
+    with contextlib.redirect_stdout(io.StringIO()):
+      code = cli.main([*again, "--output", str(folder / "again.csv")])
+    self.assertEqual(code, 0)
+    self.assertEqual(
+      (folder / "again.csv").read_text(encoding="utf-8").splitlines(), lines
+    )
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
       self.assertEqual(cli.main([*arguments, "--capacity", "3"]), 2)

@@ -12,7 +12,7 @@ chooses what goes into pools of limited capacity.
 
 from jaxmem.placement.best_fit import greedy_by_size
 from jaxmem.placement.cp_sat import cp_sat
-from jaxmem.placement.csv_format import from_csv, to_csv
+from jaxmem.placement.csv_format import from_csv, places_from_csv, to_csv
 from jaxmem.placement.fullest_first import fullest_first
 from jaxmem.placement.iterated import iterated
 from jaxmem.placement.large_first import large_first
@@ -56,6 +56,7 @@ __all__ = [
   "lowest_floor",
   "outside_cost",
   "place",
+  "places_from_csv",
   "pyramid",
   "to_csv",
   "validate",

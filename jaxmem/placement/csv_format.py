@@ -8,6 +8,9 @@ the bytes that stay taken `lower-upper@low:high`. An `offset` is fixed, a `hint`
 is not; either may be empty. The `cost` of a buffer outside of all pools is its
 size if empty. MiniMalloc's older names (`buffer`, `begin`,
 `start`, and `end`, which is inclusive) are read too.
+
+What `fill_pools` found has a column `pool`, before `offset`. There an offset is
+that in its pool: it says where the buffer was put, and fixes nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ import csv
 import io
 import re
 
-from jaxmem.placement.pools import PoolSolution
+from jaxmem.placement.pools import Place, PoolSolution
 from jaxmem.placement.problem import Buffer, Gap, Problem, Solution
 
 _REQUIRED = ("id", "lower", "upper", "size")
-_OPTIONAL = ("alignment", "gaps", "offset", "hint", "cost")
+_OPTIONAL = ("alignment", "gaps", "pool", "offset", "hint", "cost")
 _ALIASES = {
   "buffer": "id",
   "buffer_id": "id",
@@ -35,17 +38,47 @@ def from_csv(text: str) -> Problem:
   """Reads a problem.
 
   Args:
-    text: The content of a CSV file, with a line of column names.
+    text: The content of a CSV file, with a line of column names. If there is a
+      column `pool`, offsets are not those of one arena, and none is fixed;
+      `places_from_csv` returns them.
 
   Raises:
     ValueError: Names the line and what is wrong with it.
   """
+  buffers, _ = _read(text)
+  return Problem(buffers)
+
+
+def places_from_csv(text: str) -> tuple[Place | None, ...]:
+  """Reads where buffers are in pools.
+
+  Args:
+    text: The content of a CSV file, as `to_csv` writes it of a `PoolSolution`.
+
+  Returns:
+    A place for each buffer of `from_csv`, or None outside of all pools.
+
+  Raises:
+    ValueError: Names the line and what is wrong with it.
+  """
+  _, places = _read(text)
+  if places is None:
+    raise ValueError("line 1: column 'pool' is missing.")
+  return places
+
+
+def _read(
+  text: str,
+) -> tuple[tuple[Buffer, ...], tuple[Place | None, ...] | None]:
+  """Returns the buffers, and their places if there is a column for pools."""
   reader = csv.reader(io.StringIO(text))
   header = next(reader, None)
   if not header:
     raise ValueError("line 1: expected column names, got nothing.")
   columns, inclusive = _columns(header)
+  has_pools = "pool" in columns
   buffers: list[Buffer] = []
+  places: list[Place | None] = []
   for fields in reader:
     if not fields:
       continue
@@ -53,10 +86,12 @@ def from_csv(text: str) -> Problem:
       if len(fields) != len(columns):
         raise ValueError(f"expected {len(columns)} fields, got {len(fields)}.")
       row = dict(zip(columns, map(str.strip, fields), strict=True))
+      if has_pools:
+        places.append(_pop_place(row))
       buffers.append(_buffer(row, inclusive))
     except ValueError as error:
       raise ValueError(f"line {reader.line_num}: {error}") from error
-  return Problem(tuple(buffers))
+  return tuple(buffers), tuple(places) if has_pools else None
 
 
 def to_csv(
@@ -134,6 +169,19 @@ def _buffer(row: dict[str, str], inclusive: bool) -> Buffer:
     hint_bytes=_integer(row, "hint") if row.get("hint") else None,
     outside_cost=_integer(row, "cost") if row.get("cost") else None,
   )
+
+
+def _pop_place(row: dict[str, str]) -> Place | None:
+  """Takes the pool and the offset in it out of a row."""
+  found = {name: row.pop(name, "") for name in ("pool", "offset")}
+  if not any(found.values()):
+    return None
+  if not all(found.values()):
+    raise ValueError(f"pool and offset must both be given or not, got {found}.")
+  place = Place(_integer(found, "pool"), _integer(found, "offset"))
+  if min(place) < 0:
+    raise ValueError(f"pool and offset must not be negative, got {found}.")
+  return place
 
 
 def _integer(row: dict[str, str], column: str) -> int:
