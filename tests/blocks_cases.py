@@ -7,7 +7,7 @@ it, as `scan_cases.train` does.
 import jax
 import jax.numpy as jnp
 import optax
-from scan_cases import Case, normal, train
+from scan_cases import Case, accumulate, normal, train
 
 WIDTH = 16
 NUM_ROWS = 96
@@ -169,20 +169,7 @@ def _convolutions() -> Case:
 
 
 def _parts_of_a_batch() -> Case:
-  """Sums gradients in a loop over parts of the batch."""
-  optimizer = optax.sgd(1e-2)
-
-  def step(params, state, x):
-    def part(total, rows):
-      value, gradients = jax.value_and_grad(stacked)(params, rows)
-      return jax.tree.map(jnp.add, total, gradients), value
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    gradients, values = jax.lax.scan(part, zeros, x.reshape(2, -1, WIDTH))
-    updates, state = optimizer.update(gradients, state, params)
-    return optax.apply_updates(params, updates), state, jnp.mean(values)
-
-  return step, (weights(), optimizer.init(weights()), batch())
+  return accumulate(stacked, weights(), batch().reshape(2, -1, WIDTH))
 
 
 def _two_losses() -> Case:

@@ -37,6 +37,25 @@ def train(
   return step, (params, optimizer.init(params), batch)
 
 
+def accumulate(
+  loss: Callable[..., jax.Array], params: Any, batches: jax.Array
+) -> Case:
+  """Makes a step whose gradients a loop over microbatches sums."""
+  optimizer = optax.sgd(1e-2)
+
+  def step(params, opt_state, batches):
+    def add(total, batch):
+      value, gradients = jax.value_and_grad(loss)(params, batch)
+      return jax.tree.map(jnp.add, total, gradients), value
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    gradients, values = jax.lax.scan(add, zeros, batches)
+    updates, opt_state = optimizer.update(gradients, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, values.sum()
+
+  return step, (params, optimizer.init(params), batches)
+
+
 def normal(seed: int, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
   values = np.random.default_rng(seed).standard_normal(shape, np.float32)
   return jnp.asarray(values * 0.3, dtype)
@@ -163,26 +182,13 @@ def nested() -> Case:
 
 def accumulated() -> Case:
   """Gradients of a scanned model, summed by a loop over microbatches."""
-  _, (params, _, batch) = layers()
 
   def loss(params, batch):
     x, _ = jax.lax.scan(lambda x, p: (block(x, p), None), batch, params)
     return jnp.mean(x * x)
 
-  optimizer = optax.sgd(1e-2)
-
-  def step(params, opt_state, batches):
-    def add(total, batch):
-      value, gradients = jax.value_and_grad(loss)(params, batch)
-      return jax.tree.map(jnp.add, total, gradients), value
-
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    gradients, values = jax.lax.scan(add, zeros, batches)
-    updates, opt_state = optimizer.update(gradients, opt_state, params)
-    return optax.apply_updates(params, updates), opt_state, values.sum()
-
-  batches = jnp.stack([batch, batch + 0.1])
-  return step, (params, optimizer.init(params), batches)
+  batch = normal(3, BATCH, WIDTH)
+  return accumulate(loss, weights(), jnp.stack([batch, batch + 0.1]))
 
 
 def several() -> Case:
