@@ -15,6 +15,7 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.dataflow import UnsupportedModuleError, Value
@@ -22,6 +23,8 @@ from jaxmem_hlo.module import Computation, Instruction
 from jaxmem_hlo.opcodes import RENAMES, STATEFUL_PREFIXES
 
 from jaxmem.graph import Buffer, Graph, Node
+
+Sharing = Literal["heap", "any"]
 
 _FIRST = frozenset({"parameter", "constant"})
 _CALLERS = frozenset({"async-start", "call", "conditional", "while"})
@@ -124,6 +127,7 @@ def from_hlo(
   model: AssignmentModel,
   computation: Computation,
   callees: Mapping[int, CalleePeak] | None = None,
+  sharing: Sharing = "heap",
 ) -> ComputationGraph:
   """Builds the graph of one scheduled computation.
 
@@ -132,6 +136,9 @@ def from_hlo(
     computation: The entry, or a computation that the schedule runs.
     callees: Computation id -> what it needs, for the computations that this
       one calls.
+    sharing: Which values too large for any slot may be placed on operands that
+      die: those that XLA places so on its heap, or "any" that it could, if it
+      did not mind whether the operand is picked out of a tuple.
 
   Returns:
     The graph. Where the module's schedule breaks an anti-dependency, its nodes
@@ -141,7 +148,7 @@ def from_hlo(
     UnsupportedModuleError: If the anti-dependencies form a cycle with the
       others, which means that something was not understood.
   """
-  return _Builder(model, computation, callees or {}).build()
+  return _Builder(model, computation, callees or {}, sharing).build()
 
 
 class _Builder:
@@ -150,7 +157,9 @@ class _Builder:
     model: AssignmentModel,
     computation: Computation,
     callees: Mapping[int, CalleePeak],
+    sharing: Sharing,
   ):
+    self._looks_into_tuples = sharing == "any"
     self._model = model
     self._module = model.module
     self._analysis = model.analysis
@@ -377,31 +386,48 @@ class _Builder:
         writer = self._definer[new]
         if writer is not None and writer in self._touchers[old]:
           shares[writer][number[old], number[new]] = None
+    # What is no larger may lie in a slot, where sharing has wider rules.
     largest_slot = max(self._slots().values(), default=0)
+    by_id = self._computation.by_id
     for value in self._values:
       definer = self._definer[value]
       if definer is None or self._nodes[definer] is not value.instruction:
         continue
       if value.instruction.opcode in _CALLERS:
         continue  # Carries share by their chains, and results never do.
-      for operand in self._nodes[definer].operands:
-        for read in self._dataflow.trees[operand].values():
-          # On the heap, buffers of several values never take a place over.
+      for operand in map(by_id.__getitem__, value.instruction.operands):
+        for index, read in self._dataflow.trees[operand.id].items():
           if (
             read.size_bytes == value.size_bytes
             and read in number
             and (
               value.size_bytes <= largest_slot
-              or (self._is_alone(read) and self._is_alone(value))
+              or self._may_share_on_heap(operand, read, value)
             )
-            and self._model.may_share(operand, read, value)
+            and self._model.may_share(operand, index, value)
           ):
             shares[definer][number[read], number[value]] = None
     return [list(pairs) for pairs in shares]
 
+  def _may_share_on_heap(
+    self, operand: Instruction, read: Value, written: Value
+  ) -> bool:
+    """Whether the heap may even consider to put a value on top of another.
+
+    It does not for buffers of several values, and it looks only at operands
+    that make the value themselves, not at those that pick it out of a tuple.
+    """
+    return (
+      (self._looks_into_tuples or read.instruction is operand)
+      and self._is_alone(read)
+      and self._is_alone(written)
+    )
+
   # Bytes.
 
   def _extra_bytes(self, instruction: Instruction) -> int:
+    if not self._callees:
+      return 0
     return max(
       (
         self._callees[callee].extra_bytes

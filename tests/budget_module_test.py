@@ -10,9 +10,9 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem import cost, liveness
 from jaxmem.budget import choose, validate
 from jaxmem.budget.events import Profile
-from jaxmem.budget.from_module import Sharing, from_module
+from jaxmem.budget.from_module import from_module
 from jaxmem.budget.offload import OffloadRates
-from jaxmem.extract import CalleePeak, from_hlo
+from jaxmem.extract import CalleePeak, Sharing, from_hlo
 from jaxmem.rewrite import apply_edits
 
 _NAMES = (
@@ -38,7 +38,7 @@ def _build_from(model, slots, sharing: Sharing = "heap"):
   callees: dict[int, CalleePeak] = {}
   for computation in module.computations:
     if computation in model.analysis.dataflow.computations:
-      entry = from_hlo(model, computation, callees)
+      entry = from_hlo(model, computation, callees, "any")
       peak = liveness.peak_bytes(entry.graph, range(entry.graph.num_nodes))
       callees[computation.id] = CalleePeak(max(0, peak - entry.owned_bytes), 0)
   costs = cost.instruction_costs(module, _RATES)

@@ -243,22 +243,17 @@ class AssignmentModel:
     fixed = [allocations[i] for i in range(length) if not is_temp[i]]
     return [*fixed, *combined.values()]
 
-  def may_share(self, operand_id: int, read: Value, written: Value) -> bool:
-    """Whether `written` may take the place of `read` when that dies there.
+  def may_share(
+    self, operand: Instruction, index: ShapeIndex, written: Value
+  ) -> bool:
+    """Whether a value may take the place of one that it is made from.
 
     Args:
-      operand_id: The operand of the instruction that defines `written`
-        through which it reads `read`.
-      read: The operand's value.
+      operand: An operand of the instruction that defines `written`.
+      index: Where in the operand the value lies that dies.
       written: The instruction's output.
     """
-    operand = self.module.instruction(operand_id)
-    tree = self.analysis.dataflow.trees[operand_id]
-    return read.size_bytes == written.size_bytes and any(
-      self._share(operand, index, *written.position)
-      for index, value in tree.items()
-      if value is read
-    )
+    return self._share(operand, index, *written.position)
 
   def _shares_place(self, operand: Value, user: Value) -> bool:
     """Whether the heap may place `user` on top of a dying `operand`."""

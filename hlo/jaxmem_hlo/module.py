@@ -202,6 +202,7 @@ class Module:
     proto = hlo_pb2.Module()
     proto.CopyFrom(self.proto)
     copy = Module(proto, self.by_id)
+    copy.in_place_pairs = self.in_place_pairs
     for computation_id, ids in orders.items():
       copy.set_schedule(computation_id, ids)
     return copy
@@ -220,7 +221,10 @@ class Module:
           if instruction.id in ids:
             instruction.opcode = "bitcast"
     known = {c.id: c for c in self.computations if c is not self.entry}
-    return Module(proto, known)
+    changed = Module(proto, known)
+    # Neither a copy nor a bitcast has any.
+    changed.in_place_pairs = self.in_place_pairs
+    return changed
 
   @functools.cached_property
   def donations(self) -> dict[tuple[int, tuple[int, ...]], tuple[int, ...]]:

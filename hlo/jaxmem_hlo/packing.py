@@ -70,11 +70,36 @@ def pack(
   if limit_bytes is None:
     limit_bytes = sum(round_up(b.size_bytes, alignment_bytes) for b in blocks)
   best = _place(blocks, by_size, alignment_bytes, limit_bytes)
+  if best[0] <= _max_live_bytes(blocks):
+    return best
   # The second has to be better, not as good.
   other = _place(
     blocks, by_duration, alignment_bytes, min(limit_bytes, best[0] - 1)
   )
   return min(best, other, key=lambda result: result[0])
+
+
+def _max_live_bytes(blocks: Sequence[Block]) -> int:
+  """Returns the most bytes live at once: no packing is lower."""
+  spans = [(b.size_bytes, *t) for b in blocks for t in _disjoint(b.times)]
+  sizes, starts, ends = np.array(spans, np.int64).reshape(-1, 3).T
+  change = np.zeros(ends.max(initial=0) + 2, np.int64)
+  np.add.at(change, starts, sizes)
+  np.subtract.at(change, ends + 1, sizes)
+  return int(change.cumsum().max())
+
+
+def _disjoint(times: list[tuple[int, int]]) -> list[tuple[int, int]]:
+  """Joins the time ranges of a block that overlap."""
+  if len(times) == 1:
+    return times
+  joined: list[tuple[int, int]] = []
+  for start, end in sorted(times):
+    if joined and start <= joined[-1][1]:
+      start, last = joined.pop()
+      end = max(end, last)
+    joined.append((start, end))
+  return joined
 
 
 def _place(

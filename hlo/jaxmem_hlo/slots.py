@@ -99,9 +99,8 @@ class Slots:
       return possible
     live = self._ranges[buffer.values[0]]
     slots, starts, ends = self._lives[:, : self._num_lives]
-    meets = (starts <= live.end) & (ends >= live.start)
-    hands_over = (ends == live.start) | (starts == live.end)
-    possible[slots[meets & ~hands_over]] = False
+    # Lives that only touch, one ending where the other starts, may hand over.
+    possible[slots[(starts < live.end) & (ends > live.start)]] = False
     return possible
 
   def _fits(self, buffer: LogicalBuffer, slot: Allocation) -> bool:

@@ -18,10 +18,10 @@ from jaxmem import cost, liveness
 from jaxmem.budget import lower_bound, offload
 from jaxmem.budget.choose import RUNG, Choice, Chooser, Effort
 from jaxmem.budget.edits import Edits
-from jaxmem.budget.from_module import Sharing, Slots, from_module
+from jaxmem.budget.from_module import Slots, from_module
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
-from jaxmem.extract import CalleePeak, from_hlo
+from jaxmem.extract import CalleePeak, Sharing, from_hlo
 from jaxmem.module_plan import ModulePlan
 from jaxmem.plan import NeededBuffer
 from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
@@ -84,7 +84,10 @@ class Base:
     costs = cost.instruction_costs(self.module, rates)
     self._seconds = {key: c.seconds for key, c in costs.items()}
     self._entry = from_hlo(
-      self._model, self.module.entry, _callee_peaks(self._model)
+      self._model,
+      self.module.entry,
+      _callee_peaks(self._model),
+      sharing="any",
     )
     self._problems: dict[View, BudgetProblem] = {}
     self._choosers: dict[tuple[View, Effort, bool], Chooser] = {}

@@ -16,12 +16,11 @@ from jaxmem_hlo.module import Instruction
 
 from jaxmem.budget import edits
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
-from jaxmem.extract import ComputationGraph
+from jaxmem.extract import ComputationGraph, Sharing
 from jaxmem.graph import Buffer
 from jaxmem.rewrite import recompute_fusions, recompute_rules
 
 Slots = Literal["occupied", "free"]
-Sharing = Literal["heap", "any"]
 
 
 def from_module(
@@ -36,7 +35,7 @@ def from_module(
 
   Args:
     model: The assignment model of the module.
-    entry: The graph of its entry computation.
+    entry: The graph of its entry computation, with any sharing.
     order: Nodes of the graph in execution order.
     seconds: Instruction id -> estimated seconds. What is missing costs none.
     slots: "occupied": donated arguments and results take no part, as if no
