@@ -12,9 +12,10 @@ place.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from jaxmem_hlo.assignment import AssignmentModel
@@ -51,23 +52,31 @@ class ComputationGraph:
 
   Attributes:
     computation: The computation.
-    graph: Its nodes, in the order of the module's schedule.
-    instructions: The instruction of each node.
+    instructions: The instruction of each node, in the order of the module's
+      schedule.
+    predecessors: The nodes that must run before each node.
     values: The value in each buffer.
     owned_bytes: Bytes that the caller counts as its own operands and outputs
       while the computation runs.
     num_pinned: Nodes that keep their order among themselves.
     is_repaired: Whether the module's schedule breaks an anti-dependency, so
       that the nodes are listed in another order.
+    make_graph: Builds the graph.
   """
 
   computation: Computation
-  graph: Graph
   instructions: tuple[Instruction, ...]
+  predecessors: tuple[tuple[int, ...], ...]
   values: tuple[Value, ...]
   owned_bytes: int
   num_pinned: int
   is_repaired: bool
+  make_graph: Callable[[], Graph] = dataclasses.field(repr=False, compare=False)
+
+  @functools.cached_property
+  def graph(self) -> Graph:
+    """The nodes and the memory they touch; built when first asked for."""
+    return self.make_graph()
 
   def schedule(self, order: Sequence[int]) -> list[int]:
     """Returns all instruction ids of the computation in execution order.
@@ -165,6 +174,7 @@ class _Builder:
     self._analysis = model.analysis
     self._dataflow = model.analysis.dataflow
     self._computation = computation
+    self._is_entry = computation is model.module.entry
     self._callees = callees
     self._nodes = [
       i
@@ -183,32 +193,38 @@ class _Builder:
     chains = self._chains()
     self._add_anti_dependencies(chains)
     is_repaired = self._repair_order()
-    number = {v: b for b, v in enumerate(self._values)}
-    shares = self._shares(chains, number)
-    buffers = tuple(self._buffer(v) for v in self._values)
+    predecessors = tuple(tuple(sorted(p)) for p in self._predecessors)
+    return ComputationGraph(
+      computation=self._computation,
+      instructions=tuple(self._nodes),
+      predecessors=predecessors,
+      values=tuple(self._values),
+      owned_bytes=0 if self._is_entry else self._owned_bytes(),
+      num_pinned=self._pinned,
+      is_repaired=is_repaired,
+      make_graph=lambda: self._graph(chains, predecessors),
+    )
+
+  def _graph(
+    self,
+    chains: Sequence[Sequence[Value]],
+    predecessors: Sequence[tuple[int, ...]],
+  ) -> Graph:
+    shares = self._shares(chains)
     nodes = tuple(
       Node(
         name=instruction.name,
-        predecessors=tuple(sorted(self._predecessors[n])),
+        predecessors=predecessors[n],
         extra_bytes=self._extra_bytes(instruction),
         shares=tuple(shares[n]),
         source=self._module.source(instruction),
       )
       for n, instruction in enumerate(self._nodes)
     )
-    is_entry = self._computation is self._module.entry
-    return ComputationGraph(
-      computation=self._computation,
-      graph=Graph(
-        nodes=nodes,
-        buffers=buffers,
-        base_bytes=sum(self._slots().values()) if is_entry else 0,
-      ),
-      instructions=tuple(self._nodes),
-      values=tuple(self._values),
-      owned_bytes=0 if is_entry else self._owned_bytes(),
-      num_pinned=self._pinned,
-      is_repaired=is_repaired,
+    return Graph(
+      nodes=nodes,
+      buffers=tuple(self._buffer(v) for v in self._values),
+      base_bytes=sum(self._slots().values()) if self._is_entry else 0,
     )
 
   # Edges.
@@ -376,10 +392,9 @@ class _Builder:
     return [c for c in chains.values() if len(c) > 1]
 
   def _shares(
-    self,
-    chains: Sequence[Sequence[Value]],
-    number: Mapping[Value, int],
+    self, chains: Sequence[Sequence[Value]]
   ) -> list[list[tuple[int, int]]]:
+    number = {v: b for b, v in enumerate(self._values)}
     shares: list[dict[tuple[int, int], None]] = [{} for _ in self._nodes]
     for chain in chains:
       for old, new in itertools.pairwise(chain):

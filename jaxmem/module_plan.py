@@ -16,7 +16,7 @@ import gc
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from jaxmem_hlo import replay, schedule
 from jaxmem_hlo.assignment import AssignmentModel
@@ -245,11 +245,16 @@ class _ModulePlanner:
     return self._quick_bound <= limit_bytes
 
   @functools.cached_property
+  def _cut(self) -> bounds.MinCut:
+    return bounds.MinCut(self.entry.graph)
+
+  @functools.cached_property
   def _low_bytes(self) -> int:
     """A quick bound for the entry's graph, memory of slots included."""
     graph = self.entry.graph
     initial = range(graph.num_nodes)
-    return bounds.lower_bound(graph, initial, _QUICK_FLOWS).num_bytes
+    found = bounds.lower_bound(graph, initial, _QUICK_FLOWS, self._cut)
+    return found.num_bytes
 
   @functools.cached_property
   def _quick_bound(self) -> int:
@@ -299,18 +304,43 @@ class _ModulePlanner:
       return free, self._by_turns(free.candidates)
     proven = self._proven()
     if proven is not None:
-      return proven, iter(proven.candidates)
-    free = order.plan_order(
-      graph, effort=self._options.effort, start=self._packed.order
-    )
+      return proven, self._with_closer(self._packed_graph, proven.candidates)
+    free = self._search(graph, start=self._packed.order)
     return free, self._by_turns(free.candidates)
+
+  def _search(self, graph: Graph, **options: Any) -> order.OrderResult:
+    return order.plan_order(
+      graph,
+      effort=self._options.effort,
+      close=self._is_close_first,
+      **options,
+    )
+
+  @property
+  def _is_close_first(self) -> bool:
+    """Whether an order close to XLA's is tried before the one it comes from.
+
+    On GPUs, XLA's order hides latency. On CPU it hides none, and packing
+    seldom spares what closeness costs: there, only if the first will not do.
+    """
+    return self.model.platform != "cpu"
+
+  def _with_closer(
+    self, graph: Graph, candidates: Sequence[tuple[int, ...]]
+  ) -> Iterator[tuple[int, ...]]:
+    """Yields orders, and after the first one that is close to XLA's."""
+    yield from candidates[:1]
+    if not self._is_close_first and candidates:
+      initial = range(graph.num_nodes)
+      yield order.bring_closer(graph, initial, candidates[0])
+    yield from candidates[1:]
 
   def _proven(self) -> order.OrderResult | None:
     """The result where slots are taken, if it is optimal where they are not."""
     graph, packed = self.entry.graph, self._packed
     if not packed.candidates:
       return None
-    bound = bounds.lower_bound(graph, packed.order, max_flows=_QUICK_FLOWS)
+    bound = bounds.lower_bound(graph, packed.order, _QUICK_FLOWS, self._cut)
     low = max(bound.num_bytes, self._low_bytes)
     peak_bytes = liveness.peak_bytes(graph, packed.order)
     if not self._meets(peak_bytes, low):
@@ -328,21 +358,22 @@ class _ModulePlanner:
 
   @functools.cached_property
   def _packed(self) -> order.OrderResult:
-    return order.plan_order(
-      _without_slots(self.entry.graph),
-      effort=self._options.effort,
-      prove=False,
-    )
+    return self._search(self._packed_graph, prove=False)
+
+  @functools.cached_property
+  def _packed_graph(self) -> Graph:
+    return _without_slots(self.entry.graph)
 
   def _by_turns(
     self, free: Sequence[tuple[int, ...]]
   ) -> Iterator[tuple[int, ...]]:
     """Yields orders to be priced, those of both slot models by turns."""
-    yield from free[:1]
+    orders = self._with_closer(self.entry.graph, free)
+    yield from itertools.islice(orders, 1)
     # Only searched when the first was not good enough.
-    packed = self._packed
-    yield from packed.candidates[:1]
-    for pair in itertools.zip_longest(free[1:], packed.candidates[1:]):
+    packed = self._with_closer(self._packed_graph, self._packed.candidates)
+    yield from itertools.islice(packed, 1)
+    for pair in itertools.zip_longest(orders, packed):
       yield from (c for c in pair if c is not None)
 
   def _temp_bytes(

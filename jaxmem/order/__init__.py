@@ -3,7 +3,7 @@
 from jaxmem.order.closeness import displacement, stay_close
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.cpsat_order import cpsat_order
-from jaxmem.order.planner import Effort, plan_order, unchanged
+from jaxmem.order.planner import Effort, bring_closer, plan_order, unchanged
 from jaxmem.order.probing import ProbeResult, refute
 from jaxmem.order.result import OrderResult
 from jaxmem.order.search import search
@@ -13,6 +13,7 @@ __all__ = [
   "Effort",
   "OrderResult",
   "ProbeResult",
+  "bring_closer",
   "contract",
   "cpsat_order",
   "displacement",

@@ -73,8 +73,13 @@ class _Timeline:
     self._state = PassState(Layout.of(graph, forward=True))
     self._order = np.array(order, np.int64)
     self._position = np.argsort(self._order)
+    # The same memory; single numbers are read several times as fast.
+    self._position_of = memoryview(self._position)
     self._live = liveness.live_bytes(graph, order)
     self._peak_bytes = int(self._live.max(initial=0))
+    # Node -> the last step that leaves no room for it to be pulled past. What
+    # runs before that step changes nothing there, so this holds until a pull.
+    self._blocked_at: dict[int, int] = {}
 
   def node_at(self, step: int) -> int:
     return int(self._order[step])
@@ -91,13 +96,18 @@ class _Timeline:
     Steps that share more, because an operand now dies there, are not credited
     with it: the bytes kept here are never too low.
     """
+    if self._blocked_at.get(node, -1) >= step:
+      return False
     own_bytes = self._state.peak_of(node)
     if own_bytes > self._peak_bytes:
       return False
-    old = int(self._position[node])
+    old = self._position_of[node]
     live = self._live[step:old] + self._change(node, step, old)
     if live.max() > self._peak_bytes:
+      too_high = (live > self._peak_bytes).nonzero()[0]
+      self._blocked_at[node] = step + int(too_high[-1])
       return False
+    self._blocked_at.clear()
     self._live[step] = own_bytes
     self._live[step + 1 : old + 1] = live
     self._order[step + 1 : old + 1] = self._order[step:old].copy()
@@ -108,10 +118,11 @@ class _Timeline:
   def _change(self, node: int, step: int, old: int) -> np.ndarray:
     """What the pull adds to the steps from `step` up to `old`, in bytes."""
     layout, started = self._state.layout, self._state.started
+    position_of = self._position_of
     change = np.zeros(old - step, np.int64)
     for b in layout.buffers_of[node]:
       size_bytes = layout.sizes[b]
-      others = [int(self._position[t]) for t in layout.touchers[b] if t != node]
+      others = [position_of[t] for t in layout.touchers[b] if t != node]
       if not started[b] and (others or layout.live_last[b]):
         start = min(others, default=old)
         change[: max(start - step, 0)] += size_bytes

@@ -81,6 +81,7 @@ def plan_order(
   effort: Effort = "normal",
   prove: bool = True,
   start: Sequence[int] | None = None,
+  close: bool = True,
 ) -> OrderResult:
   """Finds an order with a low peak, close to the compiler's order.
 
@@ -98,10 +99,12 @@ def plan_order(
       CP-SAT), as far as the effort has them.
     start: An order that is known to be good, to begin the search with; the
       initial order if None.
+    close: Whether to bring the best order closer to the initial one as far as
+      its peak allows, at some cost in planning time.
 
   Returns:
-    The best order found. Of several with its peak, the one that departs least
-    from the initial order. Never worse than the initial order.
+    The best order found, never worse than the initial order. With `close`,
+    the candidates hold it as it was found, too.
 
   Raises:
     ValueError: If the effort is unknown or the order is not topological.
@@ -127,7 +130,7 @@ def plan_order(
   if not prove:
     budget = dataclasses.replace(budget, max_cpsat_nodes=0, max_probe_flows=0)
   found = _improve(contraction, start or initial, budget)
-  return _stay_close(graph, contraction, initial, found)
+  return _expand(graph, contraction, initial, found, close)
 
 
 def unchanged(
@@ -193,25 +196,40 @@ def _improve(
   return found
 
 
-def _stay_close(
+def bring_closer(
+  graph: Graph, initial: Sequence[int], best: tuple[int, ...]
+) -> tuple[int, ...]:
+  """Returns an order closer to the initial one, with no higher peak.
+
+  Args:
+    graph: The program.
+    initial: The compiler's order.
+    best: An order whose peak is to be kept.
+  """
+  found = stay_close(graph, initial, best)
+  if liveness.peak_bytes(graph, found) > liveness.peak_bytes(graph, best):
+    return best
+  return found
+
+
+def _expand(
   graph: Graph,
   contraction: Contraction,
   initial: tuple[int, ...],
   found: OrderResult,
+  close: bool,
 ) -> OrderResult:
-  """Expands a result and prefers the closest of the equally good orders."""
+  """Returns a result for the graph from one for the contracted graph."""
   best = contraction.expand(found.order)
   peak_bytes = liveness.peak_bytes(graph, best)
   if peak_bytes >= liveness.peak_bytes(graph, initial):
     return _with_order(found, graph, initial, (initial,))
-  close = stay_close(graph, initial, best)
-  if liveness.peak_bytes(graph, close) > peak_bytes:
-    close = best
+  first = bring_closer(graph, initial, best) if close else best
   orders = [contraction.expand(order) for order in found.candidates]
-  candidates = dict.fromkeys((close, best, *orders))
+  candidates = dict.fromkeys((first, best, *orders))
   candidates.pop(initial, None)
   kept = (*[*candidates][: _MAX_CANDIDATES - 1], initial)
-  return _with_order(found, graph, close, kept)
+  return _with_order(found, graph, first, kept)
 
 
 def _with_order(

@@ -71,8 +71,8 @@ class _Finder:
     self._index = {i.id: n for n, i in enumerate(entry.instructions)}
     self._instructions = entry.instructions
     self._successors: list[set[int]] = [set() for _ in entry.instructions]
-    for n, node in enumerate(entry.graph.nodes):
-      for before in node.predecessors:
+    for n, predecessors in enumerate(entry.predecessors):
+      for before in predecessors:
         self._successors[before].add(n)
     self._updates = self._find_updates()
     self._kept: dict[str, int] = {}
