@@ -18,6 +18,7 @@ from absl import app, flags
 
 import jaxmem
 from benchmarks import zoo
+from benchmarks.paired import median_interval
 from benchmarks.row_output import emit_row, versions
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
@@ -81,24 +82,11 @@ def measure(model: str) -> dict[str, Any]:
       / np.median(plain.seconds[_NUM_WARM_UP:])
     ),
     "median_of_ratios": float(np.median(ratios)),
-    "median_of_ratios_interval": _interval(ratios),
+    "median_of_ratios_interval": median_interval(ratios),
     # Disturbances only ever add time: the fast steps tell the most.
     "ratio_of_fast": _fast(planned) / _fast(plain),
     "versions": versions("jax", "jaxmem"),
   }
-
-
-def _interval(ratios: list[float]) -> tuple[float, float]:
-  """Returns the 95 % confidence interval of the median.
-
-  Of n values the number below the true median is binomial, whatever their
-  distribution: half of n, give or take 0.98 of its square root.
-  """
-  ordered = sorted(ratios)
-  half, spread = len(ratios) / 2, 0.98 * len(ratios) ** 0.5
-  low = max(0, round(half - spread) - 1)
-  high = min(len(ratios) - 1, round(half + spread))
-  return ordered[low], ordered[high]
 
 
 def _fast(runner: _Runner) -> float:
