@@ -47,6 +47,18 @@ class ParityTest(parameterized.TestCase):
     self.assertGreater(seen[0].saved_bytes, 0)
     self.assert_bit_equal(got, expected)
 
+  def test_bits_may_go_for_time(self):
+    step, args = scan_cases.CASES["layers"]()
+    for keep_bits in (True, False):
+      dropping = scan.drop_scan_residuals(
+        step, rates=RATES, keep_bits=keep_bits
+      )
+      got = run(jax.jit(dropping), args)
+      for one, other in zip(got, run(jax.jit(step), args), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+      text = str(jax.make_jaxpr(dropping)(*args))
+      self.assertEqual("optimization_barrier" in text, keep_bits)
+
   @parameterized.parameters(*scan_cases.UNCHANGED)
   def test_what_has_nothing_to_drop_is_unchanged(self, name):
     step, args = scan_cases.UNCHANGED[name]()

@@ -6,7 +6,7 @@ is stacked and stays, or computed. Equations that several residuals need run
 once. Saving enough bytes in the fewest seconds is then a small covering
 problem:
 
-  minimise    sum of seconds w[i]
+  minimise    sum of seconds w[i] - sum of relief d[i]
   subject to  saved bytes of the drops, less bytes of the work, >= the target
               trigger -> some stack that stays, or the work that computes it
 
@@ -60,11 +60,18 @@ class DropProblem:
     saved_bytes: Per drop.
     works: What drops may ask for.
     needs: Which drop or work asks for what.
+    relief_s: Per drop, what writing and reading it took; nothing if empty.
   """
 
   saved_bytes: tuple[int, ...]
   works: tuple[Work, ...]
   needs: tuple[Need, ...]
+  relief_s: tuple[float, ...] = ()
+
+  @property
+  def relief(self) -> tuple[float, ...]:
+    """Seconds per drop."""
+    return self.relief_s or (0.0,) * len(self.saved_bytes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +81,7 @@ class DropChoice:
   Attributes:
     drops: Indices, ascending.
     saved_bytes: What they save, the bytes of the work deducted.
-    seconds: What the work takes.
+    seconds: What the work takes, less what the drops took: it can be negative.
     is_optimal: Whether nothing cheaper saves the bytes asked for; where they
       cannot be saved, whether nothing saves more, or as much for less.
   """
@@ -138,12 +145,13 @@ class _Model:
     """Returns the cheapest choice that saves enough, which must exist."""
     self._model.add(self._saving() >= save_bytes)
     costs = [round(w.seconds * _PICOSECONDS) for w in self._problem.works]
+    relief = [round(s * _PICOSECONDS) for s in self._problem.relief]
     # Of equally cheap choices, the smallest: no drop that serves nothing.
     scale = len(self._drops) + 1
     self._model.minimize(
       cp_model.LinearExpr.weighted_sum(
         [*self._works, *self._drops],
-        [*(scale * cost for cost in costs), *(1 for _ in self._drops)],
+        [*(scale * cost for cost in costs), *(1 - scale * r for r in relief)],
       )
     )
     solver = cpsat.make_solver(_MAX_DETERMINISTIC_TIME)
@@ -179,6 +187,7 @@ class _Model:
     return DropChoice(
       drops=tuple(drops),
       saved_bytes=saved - sum(work.size_bytes for work in works),
-      seconds=sum(work.seconds for work in works),
+      seconds=sum(work.seconds for work in works)
+      - sum(self._problem.relief[i] for i in drops),
       is_optimal=is_optimal,
     )

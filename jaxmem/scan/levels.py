@@ -115,8 +115,15 @@ def make_problem(level: Level, rates: Rates) -> tuple[DropProblem, list[str]]:
     saved_bytes=tuple(builder.saved_bytes),
     works=tuple(builder.works),
     needs=tuple(builder.needs),
+    relief_s=tuple(builder.relief_s),
   )
   return problem, builder.names
+
+
+def stack_seconds(size_bytes: int, num_runs: int, rates: Rates) -> float:
+  """Returns what writing a stack and reading it again takes in one step."""
+  once = rates.seconds({}, 0.0, 2.0 * size_bytes) - rates.launch_s
+  return num_runs * once
 
 
 def recompute_seconds(
@@ -132,6 +139,7 @@ class _ProblemBuilder:
 
   def __init__(self, rates: Rates):
     self.saved_bytes: list[int] = []
+    self.relief_s: list[float] = []
     self.names: list[str] = []
     self.works: list[Work] = []
     self.needs: list[Need] = []
@@ -147,6 +155,9 @@ class _ProblemBuilder:
         stays[residual.value] = (*others, len(self.names))
       self.names.append(residual.name)
       self.saved_bytes.append(residual.size_bytes)
+      self.relief_s.append(
+        stack_seconds(residual.size_bytes, num_runs, self.rates)
+      )
     serves = _Service(self, pair, num_runs, stays)
     for drop, residual in enumerate(pair.residuals, first):
       serves.need(True, drop, residual.value)
@@ -154,6 +165,7 @@ class _ProblemBuilder:
     for hoisted in pair.hoisted:  # They ask for nothing.
       self.names.append(hoisted.name)
       self.saved_bytes.append(hoisted.size_bytes)
+      self.relief_s.append(0.0)
 
 
 class _Service:

@@ -1,13 +1,13 @@
 """Writes pairs of loops anew, without the residuals that were dropped.
 
-A recomputed residual passes an optimization barrier before it is read, as it
-was written to memory before. Otherwise XLA would fuse it with its readers and
-simplify across the two (the product of two exponentials becomes the exponential
-of a sum), and the last bits of the gradients would not be those of the original
-step. What is between recomputed values is fused and simplified as it was in the
-forward loop. A product, in float32 or more, of values that are exact themselves
-passes without a barrier: the backward pass multiplies it once more, and it need
-not be written to memory for that.
+To keep the bits, a recomputed residual passes an optimization barrier before it
+is read, as it was written to memory before. Otherwise XLA would fuse it with
+its readers and simplify across the two (the product of two exponentials becomes
+the exponential of a sum), and the last bits of the gradients would not be those
+of the original step. What is between recomputed values is fused and simplified
+as it was in the forward loop. A product, in float32 or more, of values that are
+exact themselves passes without a barrier: the backward pass multiplies it once
+more, and it need not be written to memory for that.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,12 +39,15 @@ _PRODUCTS = frozenset({"mul", "square"})
 _EXACT_ITEMSIZE = 4
 
 
-def rewrite_level(level: Level, dropped: Collection[str]) -> core.Jaxpr:
+def rewrite_level(
+  level: Level, dropped: Collection[str], *, keep_bits: bool = True
+) -> core.Jaxpr:
   """Returns an equal jaxpr without some residuals.
 
   Args:
     level: The jaxpr and its pairs.
     dropped: Names of residuals, of this level or within.
+    keep_bits: Whether recomputed residuals pass barriers.
 
   Returns:
     A flat jaxpr with the same inputs and outputs; its equations without those
@@ -61,7 +64,9 @@ def rewrite_level(level: Level, dropped: Collection[str]) -> core.Jaxpr:
       lost |= {residual.stack for residual in recipe.dropped}
       forward, backward = eqns[pair.forward], eqns[pair.backward]
       eqns[pair.forward], carries = _forward(pair, recipe, forward)
-      eqns[pair.backward] = _backward(pair, recipe, forward, backward, carries)
+      eqns[pair.backward] = _backward(
+        pair, recipe, forward, backward, carries, keep_bits
+      )
     broadcasts = {
       hoisted.eqn.outvars[0]: hoisted.eqn
       for hoisted in pair.hoisted
@@ -70,7 +75,7 @@ def rewrite_level(level: Level, dropped: Collection[str]) -> core.Jaxpr:
     for index in (pair.forward, pair.backward):
       eqns[index] = sink(eqns[index], broadcasts)
   for inner in level.inner:
-    body = rewrite_level(inner.level, dropped)
+    body = rewrite_level(inner.level, dropped, keep_bits=keep_bits)
     params = eqns[inner.equation].params
     value = params[inner.parameter]
     if inner.branch is not None:
@@ -177,6 +182,7 @@ def _backward(
   forward: core.JaxprEqn,
   eqn: core.JaxprEqn,
   carry_stacks: Sequence[core.Var],
+  keep_bits: bool,
 ) -> core.JaxprEqn:
   """Returns the backward loop, which makes the dropped residuals itself."""
   old = eqn.params["jaxpr"]
@@ -209,7 +215,9 @@ def _backward(
   inliner = Inliner(CUSTOM_DERIVATIVES)
   operands: list[Atom] = [fresh[number] for number in range(len(old.invars))]
   for residual, value in zip(
-    recipe.dropped, _recompute(inliner, pair, recipe, known), strict=True
+    recipe.dropped,
+    _recompute(inliner, pair, recipe, known, keep_bits),
+    strict=True,
   ):
     for read in residual.reads:
       operands[first + read.position] = _apply(inliner, read, value)
@@ -232,14 +240,17 @@ def _recompute(
   pair: Pair,
   recipe: Recipe,
   known: dict[core.Var, Atom],
+  keep_bits: bool,
 ) -> list[Atom]:
   """Appends the equations of a recipe; returns the dropped values."""
   definers = definers_of(pair.body)
   eqns = [pair.body.eqns[index] for index in recipe.eqns]
   exact: dict[core.Var, core.Var] = {var: var for var in known}
   # A loop is fused with nothing.
-  loops = [eqn for eqn in eqns if eqn.primitive.name == "scan"]
-  exact |= {var: var for eqn in loops for var in eqn.outvars}
+  unguarded = [
+    eqn for eqn in eqns if not keep_bits or eqn.primitive.name == "scan"
+  ]
+  exact |= {var: var for eqn in unguarded for var in eqn.outvars}
   for var in _guarded_values(pair, recipe, exact):
     eqns.append(internals.barrier(pair.body.eqns[definers[var]], [var]))
     exact[var] = eqns[-1].outvars[0]

@@ -16,9 +16,10 @@ from jaxmem.scan.levels import (
   make_level,
   make_problem,
   recompute_seconds,
+  stack_seconds,
 )
-from jaxmem.scan.pairs import Skipped
-from jaxmem.scan.recipe import make_recipe
+from jaxmem.scan.pairs import Pair, Skipped
+from jaxmem.scan.recipe import Recipe, make_recipe
 from jaxmem.scan.rewrite import rewrite_level
 
 SaveBytes = int | Literal["all"] | Collection[str]
@@ -36,7 +37,8 @@ class ScanCandidate:
     source: The line of the user's program, or the name scope.
     size_bytes: What goes with it.
     extra_bytes: What has to be stacked or kept longer to recompute it alone.
-    seconds: What recomputing it alone takes, in one step.
+    seconds: What recomputing it alone takes in one step, less what writing
+      and reading the stack took.
   """
 
   name: str
@@ -58,7 +60,8 @@ class Rewritten:
     saved_bytes: Estimate of what is saved, stacks that had to be added
       deducted. It adds what may not be live at once, such as loops one after
       the other.
-    extra_seconds: Estimate of what the recomputation takes.
+    extra_seconds: Estimate of what the recomputation takes, less what writing
+      and reading the stacks took.
     is_optimal: Whether no other drops save as much in less time by the cost
       model; bodies within the loops of a pair are chosen for after it.
   """
@@ -107,7 +110,11 @@ def find_candidates(
 
 
 def rewrite_step(
-  closed_jaxpr: core.Jaxpr, save_bytes: SaveBytes, rates: Rates
+  closed_jaxpr: core.Jaxpr,
+  save_bytes: SaveBytes,
+  rates: Rates,
+  *,
+  keep_bits: bool = True,
 ) -> Rewritten:
   """Drops stacked residuals; the backward loops recompute them.
 
@@ -117,6 +124,10 @@ def rewrite_step(
       save as much as possible; or the names of the candidates to drop. If the
       bytes cannot be saved, as much as possible is.
     rates: Of the device that will run the step.
+    keep_bits: Whether XLA is kept from fusing recomputed residuals with what
+      reads them, and from simplifying across. That takes time, since each is
+      written to memory; without, the last bits of gradients may differ, as with
+      `jax.checkpoint`.
 
   Returns:
     The step, with equal results.
@@ -126,7 +137,8 @@ def rewrite_step(
       cannot be recomputed together.
   """
   if not isinstance(save_bytes, int | str):
-    return _drop_names(closed_jaxpr, frozenset(save_bytes), rates)
+    names = frozenset(save_bytes)
+    return _drop_names(closed_jaxpr, names, rates, keep_bits)
   if isinstance(save_bytes, str) and save_bytes != "all":
     raise ValueError(f"save_bytes must be bytes or 'all', got {save_bytes!r}.")
   remaining = None if isinstance(save_bytes, str) else save_bytes
@@ -140,7 +152,7 @@ def rewrite_step(
       break
     dropped = frozenset(names[drop] for drop in choice.drops)
     saved = result.saved_bytes
-    result = _drop(result, level, dropped, rates)
+    result = _drop(result, level, dropped, rates, keep_bits)
     is_optimal = result.is_optimal and choice.is_optimal
     result = dataclasses.replace(result, is_optimal=is_optimal)
     if remaining is not None:
@@ -153,6 +165,7 @@ def drop_scan_residuals(
   save_bytes: SaveBytes = "all",
   *,
   rates: Rates,
+  keep_bits: bool = True,
   on_rewritten: Callable[[Rewritten], None] | None = None,
 ) -> Callable[..., Any]:
   """Wraps a function so that its loops drop stacked residuals.
@@ -167,9 +180,12 @@ def drop_scan_residuals(
     fun: A function that takes gradients, not jitted.
     save_bytes: See `rewrite_step`.
     rates: See `rewrite_step`.
+    keep_bits: See `rewrite_step`.
     on_rewritten: Called with the result at each trace.
   """
-  drop = functools.partial(rewrite_step, save_bytes=save_bytes, rates=rates)
+  drop = functools.partial(
+    rewrite_step, save_bytes=save_bytes, rates=rates, keep_bits=keep_bits
+  )
   return wrap.rewritten(fun, drop, on_rewritten)
 
 
@@ -185,7 +201,10 @@ def _unchanged(closed_jaxpr: core.Jaxpr) -> Rewritten:
 
 
 def _drop_names(
-  closed_jaxpr: core.Jaxpr, names: frozenset[str], rates: Rates
+  closed_jaxpr: core.Jaxpr,
+  names: frozenset[str],
+  rates: Rates,
+  keep_bits: bool,
 ) -> Rewritten:
   level = make_level(closed_jaxpr)
   unknown = sorted(names - _candidates(level, rates).keys())
@@ -196,11 +215,17 @@ def _drop_names(
     )
   unchanged = _unchanged(closed_jaxpr)
   unchanged = dataclasses.replace(unchanged, skipped=_skipped(level))
-  return _drop(unchanged, level, names, rates) if names else unchanged
+  if not names:
+    return unchanged
+  return _drop(unchanged, level, names, rates, keep_bits)
 
 
 def _drop(
-  result: Rewritten, level: Level, names: frozenset[str], rates: Rates
+  result: Rewritten,
+  level: Level,
+  names: frozenset[str],
+  rates: Rates,
+  keep_bits: bool,
 ) -> Rewritten:
   """Adds one round of drops to a result."""
   saved, seconds = result.saved_bytes, result.extra_seconds
@@ -208,16 +233,26 @@ def _drop(
     recipe = make_recipe(pair, names)
     saved += recipe.saved_bytes
     saved += sum(h.size_bytes for h in pair.hoisted if h.name in names)
-    seconds += recompute_seconds(pair, recipe.eqns, num_runs, rates)
+    seconds += _extra_seconds(pair, recipe, num_runs, rates)
   candidates = _candidates(level, rates)
   chosen = tuple(each for name, each in candidates.items() if name in names)
   return dataclasses.replace(
     result,
-    closed_jaxpr=rewrite_level(level, names),
+    closed_jaxpr=rewrite_level(level, names, keep_bits=keep_bits),
     dropped=(*result.dropped, *chosen),
     saved_bytes=saved,
     extra_seconds=seconds,
   )
+
+
+def _extra_seconds(
+  pair: Pair, recipe: Recipe, num_runs: int, rates: Rates
+) -> float:
+  stacks = sum(
+    stack_seconds(residual.size_bytes, num_runs, rates)
+    for residual in recipe.dropped
+  )
+  return recompute_seconds(pair, recipe.eqns, num_runs, rates) - stacks
 
 
 def _candidates(level: Level, rates: Rates) -> dict[str, ScanCandidate]:
@@ -230,7 +265,7 @@ def _candidates(level: Level, rates: Rates) -> dict[str, ScanCandidate]:
         source=residual.source,
         size_bytes=residual.size_bytes,
         extra_bytes=recipe.extra_bytes,
-        seconds=recompute_seconds(pair, recipe.eqns, num_runs, rates),
+        seconds=_extra_seconds(pair, recipe, num_runs, rates),
       )
     for hoisted in pair.hoisted:
       found[hoisted.name] = ScanCandidate(
