@@ -31,6 +31,9 @@ Lower = Callable[[Callable[..., Any]], jax.stages.Lowered]
 # A plan that adds less of the step's time is not worth further compiles.
 _CHEAP = 0.08
 _MAX_DIVISIONS = 3
+# Of what loops stack, tried whatever the limit: to stack less can save time,
+# and what a limit allows, a larger one must find, too.
+_SHARES = (0.5, 0.875)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,14 +116,14 @@ def pick(
   if request.limit_bytes is None:
     return Variant()
   jaxpr = trace(fun).jaxpr
-  has_stacks = _has_stacks(jaxpr, request)
+  stacked_bytes = _stacked_bytes(jaxpr, request)
   found = blocks.describe_blocks(jaxpr)
-  if not has_stacks and not found.number:
+  if not stacked_bytes and not found.number:
     return Variant()
   search = _Search(fun, Capture(lower, compiler_options, request), request)
   if search.excess_bytes > 0:
-    if has_stacks:
-      search.stack_less()
+    if stacked_bytes:
+      search.stack_less(stacked_bytes)
     if found.number and not search.is_cheap:
       search.recompute_blocks(found)
   return search.best()
@@ -146,7 +149,7 @@ def smallest_bytes(
   smallest = capture.planner(fun).smallest_bytes()
   jaxpr = trace(fun).jaxpr
   tries = []
-  if _has_stacks(jaxpr, request):
+  if _stacked_bytes(jaxpr, request):
     tries.append(Variant(save_bytes="all", platform=capture.platform))
   number = blocks.describe_blocks(jaxpr).number
   tries += [
@@ -204,11 +207,17 @@ class _Search:
       return min(fitting, key=lambda t: t.extra_s or 0.0).variant
     return min(self._tried, key=lambda t: t.planner.smallest_bytes()).variant
 
-  def stack_less(self) -> None:
-    """Tries a few amounts that loops do not stack."""
+  def stack_less(self, stacked_bytes: int) -> None:
+    """Tries a few amounts that loops do not stack.
+
+    Args:
+      stacked_bytes: What could be dropped.
+    """
     excess = self.excess_bytes
-    amounts: tuple[SaveBytes, ...] = (excess // 2, excess, "all")
-    for amount in amounts:
+    shares = [int(share * stacked_bytes) for share in _SHARES]
+    amounts: list[SaveBytes] = [excess // 2, excess]
+    amounts += [amount for amount in shares if amount > excess]
+    for amount in (*amounts, "all"):
       self._try(Variant(save_bytes=amount))
 
   def recompute_blocks(self, found: blocks.Blocks) -> None:
@@ -255,11 +264,11 @@ class _Search:
     return _Tried(variant=variant, planner=planner, extra_s=extra_s)
 
 
-def _has_stacks(jaxpr: Any, request: hook.Request) -> bool:
-  """Whether loops of a step stack anything that could be dropped."""
+def _stacked_bytes(jaxpr: Any, request: hook.Request) -> int:
+  """Returns what loops of a step stack that could be dropped."""
   # Only seconds depend on the rates, and these are not asked for here.
   candidates, _ = scan.find_candidates(jaxpr, request.rates("cpu"))
-  return bool(candidates)
+  return sum(candidate.size_bytes for candidate in candidates)
 
 
 class Capture:
