@@ -48,8 +48,8 @@ What falls short, and why:
   finds neither a better order nor a better bound.
 - Planning: wall time, while other programs took part of both cores. The same
   modules but those of the four models that joined last, planned again from
-  files: median 0.44 s of CPU time, best of three; worst 8.2 to 9.8 s (RandWire,
-  batch 1, CPU) from run to run.
+  files with nothing else running: median 0.47 s of CPU time; worst 7.1 s
+  (RandWire, batch 1, CPU; up to 9.9 s in noisier runs).
 - Step times were measured on a shared machine; the interval says what a single
   ratio is worth.
 """
