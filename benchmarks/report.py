@@ -68,15 +68,17 @@ _TIME = """\
 `python -m benchmarks.step_time_benchmark
 --output=benchmarks/results/step_time.jsonl`
 
-Steps under `jaxmem.jit` and `jax.jit` by turns in one process, on two CPU
-cores: small versions of the models at batch 4 (`--steps=60`), and all but
-LLaMA, whose steps do not fit side by side in 24 GB, at full size (`--size=full
---batch=1`, 21 to 25 steps). ResNet-50, ResNet3D-18 and the scanned transformer
-were measured again, since another program had run beside them (ratios of 0.96,
-1.04 and 0.98 then). *ratio* is the median over pairs of steps that ran one
-right after the other, with its 95 % confidence interval; *fast* is the ratio of
-the 20th percentiles, since disturbances only ever add time.
+Steps under `jaxmem.jit`, the same with its [arena
+kept](placement.md#keeping-the-arena-jaxmemarenakeep) from step to step, and
+`jax.jit` by turns in one process, on two CPU cores: small versions of the
+models at batch 4 (`--steps=60`), and all but LLaMA, whose steps do not fit side
+by side in 24 GB, at full size (`--size=full --batch=1`). *ratio* is the median
+over rounds of a step's time divided by that of jax.jit's step beside it, with
+its 95 % confidence interval; *fast* is the ratio of the 20th percentiles, since
+disturbances only ever add time; *surely slower* counts intervals above 1.
 """
+
+_WAYS = {"jit": "`jaxmem.jit`", "kept": "arena kept"}
 
 
 def _order_cells(row: dict[str, Any]) -> list[str]:
@@ -164,24 +166,34 @@ def _time_cells(row: dict[str, Any]) -> list[str]:
     f"{row['xla_temp_bytes'] / _MB:.1f}",
     f"{row['temp_bytes'] / _MB:.1f}",
     f"{1e3 * row['xla_step_s']:.1f}",
-    f"{row['median_of_ratios']:.3f}",
-    "{:.3f} to {:.3f}".format(*row["median_of_ratios_interval"]),
-    f"{row['ratio_of_fast']:.3f}",
+    *_ratio_cells(row["jit"]),
+    *_ratio_cells(row["kept"]),
     "yes" if row["is_bit_equal"] else "no",
   ]
 
 
-def _time_facts(size: str, rows: Sequence[dict[str, Any]]) -> str:
-  ratios = [row["median_of_ratios"] for row in rows]
-  fast = [row["ratio_of_fast"] for row in rows]
-  intervals = [row["median_of_ratios_interval"] for row in rows]
-  surely = sum(low > 1 for low, _ in intervals)
-  return (
-    f"- {size}, {len(rows)} models: median {np.median(ratios):.3f}, geometric"
-    f" mean {_geometric_mean(ratios):.3f}, largest {max(ratios):.3f}; of the"
-    f" fast steps {np.median(fast):.3f}, {_geometric_mean(fast):.3f} and"
-    f" {max(fast):.3f}; surely slower (interval above 1): {surely}\n"
-  )
+def _ratio_cells(ratios: dict[str, Any]) -> list[str]:
+  return [
+    f"{ratios['median_of_ratios']:.3f}",
+    "{:.3f} to {:.3f}".format(*ratios["median_of_ratios_interval"]),
+    f"{ratios['ratio_of_fast']:.3f}",
+  ]
+
+
+def _summary_cells(
+  size: str, way: str, rows: Sequence[dict[str, Any]]
+) -> list[str]:
+  ratios = [row[way]["median_of_ratios"] for row in rows]
+  fast = [row[way]["ratio_of_fast"] for row in rows]
+  intervals = [row[way]["median_of_ratios_interval"] for row in rows]
+  columns = (np.median(ratios), _geometric_mean(ratios), max(ratios))
+  columns += (np.median(fast), _geometric_mean(fast), max(fast))
+  return [
+    f"{size}, {len(rows)} models",
+    _WAYS[way],
+    *(f"{ratio:.3f}" for ratio in columns),
+    str(sum(low > 1 for low, _ in intervals)),
+  ]
 
 
 def _geometric_mean(ratios: Sequence[float]) -> float:
@@ -192,26 +204,37 @@ def _time_section(rows: Sequence[dict[str, Any]]) -> str:
   if not rows:
     return ""
   steps = [row for row in rows if "model" in row]
-  facts = "".join(
-    _time_facts(size, [row for row in steps if row["size"] == size])
+  summary = [
+    _summary_cells(size, way, [row for row in steps if row["size"] == size])
     for size in dict.fromkeys(row["size"] for row in steps)
+    for way in _WAYS
+  ]
+  facts = ("median", "geometric mean", "largest")
+  summary_titles = (
+    "size",
+    "",
+    *facts,
+    *(f"fast: {fact}" for fact in facts),
+    "surely slower",
   )
   calls = [row["ratio_of_medians"] for row in rows if row.get("call")]
-  if calls:
-    facts += f"\nCalling an almost empty step: ratio {calls[0]:.3f}.\n"
+  call = (
+    f"Calling an almost empty step: ratio {calls[0]:.3f}.\n" if calls else ""
+  )
+  ratio = ("ratio", "interval", "fast")
   titles = (
     "model",
     "size",
     "XLA MB",
     "plan MB",
     "XLA ms",
-    "ratio",
-    "interval",
-    "fast",
+    *ratio,
+    *(f"kept: {title}" for title in ratio),
     "bit-equal",
   )
+  cells = (_time_cells(row) for row in steps)
   return "\n".join(
-    (_TIME, facts, table(titles, (_time_cells(row) for row in steps)))
+    (_TIME, table(summary_titles, summary), call, table(titles, cells))
   )
 
 

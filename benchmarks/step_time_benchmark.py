@@ -1,8 +1,10 @@
-"""Step time under jaxmem.jit against jax.jit, interleaved in one process.
+"""Step time under jaxmem against jax.jit, interleaved in one process.
 
-Each pair of steps runs right after the other, in alternating order, so that
-drift of the machine's speed hits both alike. Also compares the cost of a call
-on a step that does almost nothing, and outputs after three steps.
+Measures `jaxmem.jit`, and the same with its arena kept from step to step
+(`jaxmem.arena.keep`). In each round all three run one right after the other, in
+alternating order, so that drift of the machine's speed hits all alike. Also
+compares the cost of a call on a step that does almost nothing, and outputs
+after three steps.
 
     python -m benchmarks.step_time_benchmark --output=rows.jsonl
 """
@@ -20,6 +22,7 @@ import jaxmem
 from benchmarks import zoo
 from benchmarks.paired import median_interval
 from benchmarks.row_output import emit_row, versions
+from jaxmem import arena
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
 _BATCH = flags.DEFINE_integer("batch", 4, "Examples per step.")
@@ -34,10 +37,9 @@ _NUM_WARM_UP = 3
 class _Runner:
   """A compiled step and its state."""
 
-  def __init__(self, jit: Callable[..., Any], step: zoo.Step):
-    jitted = jit(step.function, **step.jit_kwargs)
-    self.compiled = jitted.lower(*step.args).compile()
-    self.args = jax.tree.map(jnp.array, zoo.concrete(step))
+  def __init__(self, compiled: Callable[..., Any], args: Any):
+    self.compiled: Any = compiled
+    self.args = jax.tree.map(jnp.array, args)
     self.seconds: list[float] = []
 
   def run(self) -> None:
@@ -46,28 +48,22 @@ class _Runner:
     self.seconds.append(time.perf_counter() - start)
     self.args = (*result[:2], *self.args[2:])
 
+  @property
+  def timed(self) -> np.ndarray:
+    return np.array(self.seconds[_NUM_WARM_UP:])
+
 
 def measure(model: str) -> dict[str, Any]:
   """Times one model and returns its row."""
   step = zoo.build(model, _BATCH.value, size=_SIZE.value)
-  options = jaxmem.Options(remove_copies=_COPIES.value)
-
-  def planned_jit(function: Callable[..., Any], **kwargs: Any) -> Any:
-    return jaxmem.jit(function, options=options, **kwargs)
-
-  plain, planned = _Runner(jax.jit, step), _Runner(planned_jit, step)
+  plain, planned, kept = runners = _runners(step)
   is_equal = True
   for i in range(_NUM_WARM_UP + _STEPS.value):
-    for runner in (plain, planned) if i % 2 else (planned, plain):
+    for runner in runners if i % 2 else reversed(runners):
       runner.run()
     if i < _NUM_WARM_UP:
       is_equal &= _same(plain.args, planned.args)
-  ratios = [
-    b / a
-    for a, b in zip(
-      plain.seconds[_NUM_WARM_UP:], planned.seconds[_NUM_WARM_UP:], strict=True
-    )
-  ]
+      is_equal &= _same(plain.args, kept.args)
   return {
     "model": model,
     "batch": _BATCH.value,
@@ -76,22 +72,40 @@ def measure(model: str) -> dict[str, Any]:
     "is_bit_equal": is_equal,
     "xla_temp_bytes": plain.compiled.memory_analysis().temp_size_in_bytes,
     "temp_bytes": planned.compiled.memory_analysis().temp_size_in_bytes,
-    "xla_step_s": float(np.median(plain.seconds[_NUM_WARM_UP:])),
-    "ratio_of_medians": float(
-      np.median(planned.seconds[_NUM_WARM_UP:])
-      / np.median(plain.seconds[_NUM_WARM_UP:])
-    ),
-    "median_of_ratios": float(np.median(ratios)),
-    "median_of_ratios_interval": median_interval(ratios),
-    # Disturbances only ever add time: the fast steps tell the most.
-    "ratio_of_fast": _fast(planned) / _fast(plain),
+    "kept_bytes": kept.compiled.arena_bytes,
+    "xla_step_s": float(np.median(plain.timed)),
+    "jit": _ratios(planned, plain),
+    "kept": _ratios(kept, plain),
     "versions": versions("jax", "jaxmem"),
   }
 
 
-def _fast(runner: _Runner) -> float:
-  """Returns the 20th percentile of the step time."""
-  return float(np.percentile(runner.seconds[_NUM_WARM_UP:], 20))
+def _runners(step: zoo.Step) -> tuple[_Runner, _Runner, _Runner]:
+  """Returns a step under jax.jit, jaxmem.jit, and that with its arena kept."""
+  options = jaxmem.Options(remove_copies=_COPIES.value)
+  plain, planned = (
+    jitted.lower(*step.args).compile()
+    for jitted in (
+      jax.jit(step.function, **step.jit_kwargs),
+      jaxmem.jit(step.function, options=options, **step.jit_kwargs),
+    )
+  )
+  kept = arena.keep(planned, strict=True)
+  args = zoo.concrete(step)
+  return _Runner(plain, args), _Runner(planned, args), _Runner(kept, args)
+
+
+def _ratios(runner: _Runner, plain: _Runner) -> dict[str, Any]:
+  """Compares the steps of two runners."""
+  ratios = list(runner.timed / plain.timed)
+  fast = [float(np.percentile(r.timed, 20)) for r in (runner, plain)]
+  return {
+    "ratio_of_medians": float(np.median(runner.timed) / np.median(plain.timed)),
+    "median_of_ratios": float(np.median(ratios)),
+    "median_of_ratios_interval": median_interval(ratios),
+    # Disturbances only ever add time: the fast steps tell the most.
+    "ratio_of_fast": fast[0] / fast[1],
+  }
 
 
 def measure_call() -> dict[str, Any]:

@@ -2,6 +2,10 @@
 
 import functools
 import warnings
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +25,13 @@ _NUM_STEPS = 3
 
 @functools.cache
 def _pair(name: str) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
-  step = zoo.build(name, 2, size="tiny")
-  lowered = jax.jit(step.function, **step.jit_kwargs).lower(*step.args)
-  compiled = lowered.compile()
+  compiled = _fresh(name)
   return compiled, arena.repack(compiled, strict=True)
+
+
+def _fresh(name: str) -> jax.stages.Compiled:
+  step = zoo.build(name, 2, size="tiny")
+  return jax.jit(step.function, **step.jit_kwargs).lower(*step.args).compile()
 
 
 def _temp_bytes(compiled: jax.stages.Compiled) -> int:
@@ -33,7 +40,7 @@ def _temp_bytes(compiled: jax.stages.Compiled) -> int:
   return analysis.temp_size_in_bytes
 
 
-def _run(name: str, compiled: jax.stages.Compiled) -> list[bytes]:
+def _run(name: str, compiled: Callable[..., Any]) -> list[bytes]:
   variables, opt_state, *batch = zoo.concrete(zoo.build(name, 2, size="tiny"))
   seen = []
   for _ in range(_NUM_STEPS):
@@ -82,6 +89,117 @@ class RepackTest(parameterized.TestCase):
     repacked = _pair(_MODELS[0])[1]
     with self.assertWarnsRegex(RuntimeWarning, "was loaded, not compiled"):
       self.assertIs(arena.repack(repacked), repacked)
+
+
+class KeepTest(parameterized.TestCase):
+  @parameterized.parameters(*_MODELS, "moe_transformer")
+  def test_same_bits_in_an_arena_that_stays(self, name):
+    compiled, repacked = _pair(name)
+    kept = _keep(_fresh(name))
+    self.assertEqual(kept.arena_bytes, _temp_bytes(repacked))
+    before, after = compiled.memory_analysis(), kept.memory_analysis()
+    self.assertEqual(after.temp_size_in_bytes, 0)
+    for field in ("argument_size_in_bytes", "alias_size_in_bytes"):
+      more = getattr(after, field) - getattr(before, field)
+      self.assertEqual(more, kept.arena_bytes, field)
+    self.assertEqual(_run(name, kept), _run(name, compiled))
+    self.assertLen(_addresses(kept), 1)
+    self.assertEqual(_run(name, kept), _run(name, compiled))
+
+  def test_donation_is_kept(self):
+    name = _MODELS[-1]
+    state = zoo.concrete(zoo.build(name, 2, size="tiny"))
+    _keep(_fresh(name))(*state)
+    self.assertTrue(all(x.is_deleted() for x in jax.tree.leaves(state[:2])))
+
+  def test_the_same_memory_in_each_call_until_released(self):
+    kept, x = _kept_step()
+    kept(x, scale=2.0)
+    first = _addresses(kept)
+    for _ in range(3):
+      kept(x, scale=2.0)
+      self.assertEqual(_addresses(kept), first)
+    kept.release()
+    self.assertEmpty(_addresses(kept))
+    self.assertEqual(float(kept(x, scale=2.0)[1]), float(kept(x, scale=2.0)[1]))
+
+  def test_keywords_constants_and_attributes(self):
+    kept, x = _kept_step()
+    for scale in (1.0, 3.0):
+      for got, want in zip(
+        kept(x, scale=scale), kept.compiled(x, scale=scale), strict=True
+      ):
+        np.testing.assert_array_equal(got, want)
+    self.assertEqual(kept.in_tree, kept.compiled.in_tree)
+    self.assertEqual(kept.as_text(), kept.compiled.as_text())
+
+  def test_wrong_arguments_lose_nothing(self):
+    kept, x = _kept_step()
+    want = kept(x, scale=2.0)
+    with self.assertRaisesRegex(TypeError, "pytree does not match"):
+      kept(x, x)
+    with self.assertRaisesRegex(TypeError, "x.*float32"):
+      kept(x[:2], scale=2.0)
+    self.assertLen(_addresses(kept), 1)
+    np.testing.assert_array_equal(kept(x, scale=2.0)[0], want[0])
+
+  def test_calls_that_overlap(self):
+    kept, x = _kept_step()
+    scales = [float(i) for i in range(24)]
+    want = [np.asarray(kept.compiled(x, scale=s)[0]) for s in scales]
+    # Nobody waits for a result before the next call.
+    got = [kept(x, scale=s)[0] for s in scales]
+    np.testing.assert_array_equal(got, want)
+    with futures.ThreadPoolExecutor(4) as pool:
+      got = list(pool.map(lambda s: np.asarray(kept(x, scale=s)[0]), scales))
+    np.testing.assert_array_equal(got, want)
+    self.assertLessEqual(len(_addresses(kept)), 4)
+
+  def test_what_xla_places_stays_where_no_item_is_understood(self):
+    def refuse(items):
+      raise executable.UnsupportedExecutableError("not understood")
+
+    with mock.patch.object(arena, "_place", refuse):
+      kept = _keep(_fresh(_MODELS[0]))
+    compiled = _pair(_MODELS[0])[0]
+    self.assertEqual(kept.arena_bytes, _temp_bytes(compiled))
+    self.assertEqual(_run(_MODELS[0], kept), _run(_MODELS[0], compiled))
+
+  def test_what_is_not_understood_is_returned_with_a_warning(self):
+    def single(x):
+      return jnp.tanh(x @ x) @ x
+
+    compiled = jax.jit(single).lower(jnp.ones((32, 32))).compile()
+    with self.assertWarnsRegex(RuntimeWarning, "keep .* a single array"):
+      self.assertIs(arena.keep(compiled), compiled)
+    with self.assertRaises(executable.UnsupportedExecutableError):
+      arena.keep(compiled, strict=True)
+    loaded = _pair(_MODELS[0])[1]
+    with self.assertWarnsRegex(RuntimeWarning, "was loaded, not compiled"):
+      self.assertIs(arena.keep(loaded), loaded)
+
+
+def _kept_step() -> tuple[arena.KeptArena, jax.Array]:
+  """Returns a step with a captured constant, and its first argument."""
+  weights = jnp.linspace(-1.0, 1.0, 96 * 96).reshape(96, 96)
+
+  def step(x, *, scale):
+    y = jnp.sort(jnp.tanh(x @ weights) * scale, axis=0)
+    return jnp.tanh(y @ weights) + y, jnp.sum(y)
+
+  x = jnp.linspace(0.0, 1.0, 64 * 96).reshape(64, 96)
+  compiled = jax.jit(step).lower(x, scale=1.0).compile()
+  return _keep(compiled), x
+
+
+def _keep(compiled: jax.stages.Compiled) -> arena.KeptArena:
+  kept = arena.keep(compiled, strict=True)
+  assert isinstance(kept, arena.KeptArena)
+  return kept
+
+
+def _addresses(kept: arena.KeptArena) -> set[int]:
+  return {a.unsafe_buffer_pointer() for a in kept._free}
 
 
 class PlacementProblemTest(absltest.TestCase):

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from google.protobuf import message as protobuf
 from google.protobuf import unknown_fields
 
-from jaxmem_hlo import arena
+from jaxmem_hlo import arena, compiled_function
 from jaxmem_hlo.arena import PlacementItem, Reference
 from jaxmem_hlo.arena import (
   UnsupportedExecutableError as UnsupportedExecutableError,
@@ -76,6 +76,11 @@ class CpuExecutable:
     """The scheduled HloModuleProto, serialized."""
     return self.result.hlo_module.hlo_module
 
+  @property
+  def metadata(self) -> bytes:
+    """The runtime's metadata, without its length."""
+    return self.header[_varint_length(self.header) :]
+
   @functools.cached_property
   def _arena(self) -> arena.Arena:
     return arena.Arena(self.module, self.assignment, self.temp, self.slices)
@@ -101,7 +106,7 @@ def read_cpu_executable(data: bytes) -> CpuExecutable:
     result.ParseFromString(envelope.serialized_executable)
     assignment.ParseFromString(result.buffer_assignment)
     module = Module.from_bytes(result.hlo_module.hlo_module)
-  except (protobuf.DecodeError, IndexError, ValueError) as error:
+  except (protobuf.DecodeError, StopIteration, ValueError) as error:
     raise UnsupportedExecutableError(
       "The bytes are not a serialized XLA:CPU executable."
     ) from error
@@ -174,6 +179,28 @@ def rewrite_offsets(
   return executable.header + envelope.SerializeToString()
 
 
+def place(
+  executable: CpuExecutable, offsets_fn: OffsetsFn | None = None
+) -> tuple[bytes, int]:
+  """Returns an executable with planned offsets, and the size of its arena.
+
+  Args:
+    executable: The executable; it is not changed.
+    offsets_fn: As `load` takes it.
+
+  Raises:
+    UnsupportedExecutableError: As `placement_problem`.
+    ValueError: If `offsets_fn` returned an invalid placement.
+  """
+  items = placement_problem(executable)
+  if offsets_fn is None:
+    offsets: Sequence[int] = [item.offset_bytes for item in items]
+    size_bytes = executable.temp_bytes
+  else:
+    offsets, size_bytes = offsets_fn(items)
+  return rewrite_offsets(executable, offsets, size_bytes), size_bytes
+
+
 def load(
   compiled: jax.stages.Compiled, offsets_fn: OffsetsFn | None = None
 ) -> jax.stages.Compiled:
@@ -195,15 +222,10 @@ def load(
       not understood; use `compiled` itself then.
     ValueError: If `offsets_fn` returned an invalid placement.
   """
-  data, reload = _open(compiled)
-  executable = read_cpu_executable(data)
-  items = placement_problem(executable)
-  if offsets_fn is None:
-    offsets = [item.offset_bytes for item in items]
-    size_bytes = executable.temp_bytes
-  else:
-    offsets, size_bytes = offsets_fn(items)
-  planned = reload(rewrite_offsets(executable, offsets, size_bytes))
+  opened = compiled_function.open_compiled(compiled)
+  executable = read_cpu_executable(opened.data)
+  data, size_bytes = place(executable, offsets_fn)
+  planned = opened.reload(data)
   analysis = planned.memory_analysis()
   if analysis is None or analysis.temp_size_in_bytes != size_bytes:
     raise UnsupportedExecutableError(
@@ -213,72 +235,19 @@ def load(
   return planned
 
 
-def _open(
-  compiled: jax.stages.Compiled,
-) -> tuple[bytes, Callable[[bytes], jax.stages.Compiled]]:
-  """Returns the executable's bytes and how to load bytes in its place.
-
-  The only place that relies on JAX's internals. As of jax 0.11.2 and 0.12.0,
-  `_executable` is a MeshExecutable whose `_unloaded_executable`, a dataclass,
-  holds the runtime's executable and all that JAX knows about it: with another
-  runtime executable in it, its `load` makes another MeshExecutable.
-  `jax.experimental.serialize_executable` goes the same way, but refuses
-  captured constants and keeps no tie to the original.
-  """
-  try:
-    import jax
-
-    unloaded = compiled._executable._unloaded_executable  # pyright: ignore[reportAttributeAccessIssue]
-    params = compiled._params
-    runtime = unloaded.xla_executable
-    if unloaded.backend.platform != "cpu":
-      raise UnsupportedExecutableError("The executable is not for XLA:CPU.")
-    if unloaded.host_callbacks or unloaded.keepalive:
-      raise UnsupportedExecutableError("The function calls back into Python.")
-    data = runtime.serialize()
-  except UnsupportedExecutableError:
-    raise
-  except Exception as error:
-    raise UnsupportedExecutableError(
-      f"The executable cannot be serialized: {error}"
-    ) from error
-
-  def reload(data: bytes) -> jax.stages.Compiled:
-    try:
-      loaded = unloaded.backend.deserialize_executable(
-        data, executable_devices=unloaded.device_list
-      )
-      replaced = dataclasses.replace(unloaded, xla_executable=loaded)
-      return jax.stages.Compiled(
-        replaced.load(),
-        params.const_args,
-        compiled.args_info,
-        compiled.out_tree,
-        no_kwargs=params.no_kwargs,
-        in_types=params.in_types,
-        out_types=params.out_types,
-      )
-    except Exception as error:
-      raise UnsupportedExecutableError(
-        f"The rewritten executable cannot be loaded: {error}"
-      ) from error
-
-  return data, reload
-
-
 # Reading.
 
 
 def _header_length(data: bytes) -> int:
   """Length of the metadata in front, with the varint that gives it."""
-  length = shift = position = 0
-  while True:
-    byte = data[position]
-    length |= (byte & 0x7F) << shift
-    position += 1
-    shift += 7
-    if byte < 0x80:
-      return position + length
+  width = _varint_length(data)
+  length = sum((data[i] & 0x7F) << 7 * i for i in range(width))
+  return width + length
+
+
+def _varint_length(data: bytes) -> int:
+  """Bytes of the varint that data begins with."""
+  return next(i for i in range(len(data)) if data[i] < 0x80) + 1
 
 
 def _references(

@@ -8,6 +8,54 @@ from google.protobuf.internal import containers as _containers
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ExecutableMetadata(_message.Message):
+  __slots__ = ("output_specs", "parameter_specs")
+  OUTPUT_SPECS_FIELD_NUMBER: _ClassVar[int]
+  PARAMETER_SPECS_FIELD_NUMBER: _ClassVar[int]
+  output_specs: _containers.RepeatedCompositeFieldContainer[OutputSpec]
+  parameter_specs: _containers.RepeatedCompositeFieldContainer[ParameterSpec]
+  def __init__(
+    self,
+    output_specs: _Iterable[OutputSpec | _Mapping] | None = ...,
+    parameter_specs: _Iterable[ParameterSpec | _Mapping] | None = ...,
+  ) -> None: ...
+
+class OutputSpec(_message.Message):
+  __slots__ = ("data_type", "memory_kind", "shape", "shard_shape")
+  SHARD_SHAPE_FIELD_NUMBER: _ClassVar[int]
+  DATA_TYPE_FIELD_NUMBER: _ClassVar[int]
+  MEMORY_KIND_FIELD_NUMBER: _ClassVar[int]
+  SHAPE_FIELD_NUMBER: _ClassVar[int]
+  shard_shape: IfrtShape
+  data_type: IfrtDataType
+  memory_kind: str
+  shape: IfrtShape
+  def __init__(
+    self,
+    shard_shape: IfrtShape | _Mapping | None = ...,
+    data_type: IfrtDataType | _Mapping | None = ...,
+    memory_kind: str | None = ...,
+    shape: IfrtShape | _Mapping | None = ...,
+  ) -> None: ...
+
+class ParameterSpec(_message.Message):
+  __slots__ = ("donated_input",)
+  DONATED_INPUT_FIELD_NUMBER: _ClassVar[int]
+  donated_input: bool
+  def __init__(self, donated_input: bool = ...) -> None: ...
+
+class IfrtShape(_message.Message):
+  __slots__ = ("dimensions",)
+  DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+  dimensions: _containers.RepeatedScalarFieldContainer[int]
+  def __init__(self, dimensions: _Iterable[int] | None = ...) -> None: ...
+
+class IfrtDataType(_message.Message):
+  __slots__ = ("kind",)
+  KIND_FIELD_NUMBER: _ClassVar[int]
+  kind: int
+  def __init__(self, kind: int | None = ...) -> None: ...
+
 class ExecutableAndOptions(_message.Message):
   __slots__ = ("compile_options", "pjrt_client_name", "serialized_executable")
   SERIALIZED_EXECUTABLE_FIELD_NUMBER: _ClassVar[int]

@@ -508,6 +508,14 @@ class Module(_message.Message):
     stack_frame_index: StackFrameIndex | _Mapping | None = ...,
   ) -> None: ...
 
+class ModuleConfig(_message.Message):
+  __slots__ = ("entry_computation_layout",)
+  ENTRY_COMPUTATION_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+  entry_computation_layout: ProgramShape
+  def __init__(
+    self, entry_computation_layout: ProgramShape | _Mapping | None = ...
+  ) -> None: ...
+
 class BufferLocation(_message.Message):
   __slots__ = ("instruction_id", "shape_index")
   SHAPE_INDEX_FIELD_NUMBER: _ClassVar[int]
