@@ -242,10 +242,10 @@ def _own_bytes(
   """Returns what a step needs for itself if it reads and writes values."""
   total = sum(problem.values[v].size_bytes for v in values)
   extra = problem.steps[step].extra_bytes
-  return total + extra - _most_shared(problem, step, values)
+  return total + extra - most_shared(problem, step, values)
 
 
-def _most_shared(
+def most_shared(
   problem: BudgetProblem, step: int, values: frozenset[int]
 ) -> int:
   """A bound on what a step's outputs share with operands, in any plan."""

@@ -1,0 +1,143 @@
+"""Seconds that no plan goes below: hand-made cases, and against optima."""
+
+import itertools
+import math
+import random
+
+import budget_problems
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from jaxmem.budget import exact, lower_bound, window_bound
+from jaxmem.budget.edits import Value
+from jaxmem.budget.events import Profile
+from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
+
+
+def _optimum(problem, limit):
+  """Seconds of the cheapest of all plans; inf if none fits."""
+  events = [
+    (unit, before)
+    for unit, before in budget_problems.every_event(problem)
+    if before <= problem.latest_run[unit]
+  ]
+  result = exact.choose_from_pool(problem, limit, events, 10.0)
+  if result.status == "infeasible":
+    return math.inf
+  assert result.status == "optimal" and result.profile is not None
+  return result.profile.seconds
+
+
+def _limits(problem, count):
+  """Limits between what the fullest step needs, or less, and the peak."""
+  peak = Profile(problem).peak_bytes
+  low = lower_bound.unavoidable_bytes(problem).num_bytes
+  source = random.Random(peak)
+  return [source.randint(max(1, low - 1), peak) for _ in range(count)]
+
+
+def _two_outputs(is_split):
+  """Two values of 10 bytes, made together; 20 others come in between.
+
+  They are read by steps 3 and 4. Made apart a run costs 2 seconds each, made
+  together 3.
+  """
+  values = (
+    StoredValue(name="a", size_bytes=10, producer=0, uses=(3,)),
+    StoredValue(name="b", size_bytes=10, producer=0, uses=(4,)),
+    StoredValue(name="c", size_bytes=20, producer=1, uses=(2,)),
+  )
+  groups = [(0,), (1,)] if is_split else [(0, 1)]
+  units = tuple(
+    Unit(
+      step=0,
+      outputs=group,
+      inputs=(),
+      seconds=2.0 if is_split else 3.0,
+      value=Value(instruction=100, output=number if is_split else None),
+    )
+    for number, group in enumerate(groups)
+  )
+  steps = tuple(Step(instruction=100 + s, name=f"s{s}") for s in range(5))
+  return BudgetProblem(steps=steps, values=values, units=units)
+
+
+class ExampleTest(parameterized.TestCase):
+  def test_runs_that_feed_each_other(self):
+    # Of 30 bytes, backward step 5 takes all for a2, g3 and g2, and step 6 for
+    # a1, g2 and g1. So a1 is made again after step 5, from a0, which is made
+    # again for it, and once more after step 6.
+    problem = budget_problems.chain(4)
+    self.assertEqual(_optimum(problem, 30), 3.0)
+    bound = window_bound.seconds_at(problem, 30, (5, 6))
+    self.assertAlmostEqual(bound, 3.0, places=4)
+    self.assertAlmostEqual(lower_bound.seconds(problem, 30), 2.0, places=4)
+
+  def test_one_moment(self):
+    # Whatever is not kept at step 5 is made again in what follows.
+    bound = window_bound.seconds_at(budget_problems.chain(4), 30, (5,))
+    self.assertAlmostEqual(bound, 2.0, places=4)
+
+  @parameterized.parameters((35, 2.0, 3.0), (25, 4.0, 3.0))
+  def test_values_are_kept_or_not(self, limit, apart, together):
+    # While c is there, at steps 1 and 2, there is room for one of a and b, or
+    # for none; half of one is no help.
+    moments = (1, 2)
+    for is_split, cost in ((True, apart), (False, together)):
+      problem = _two_outputs(is_split)
+      bound = window_bound.seconds_at(problem, limit, moments)
+      self.assertAlmostEqual(bound, cost, places=4)
+      self.assertEqual(_optimum(problem, limit), cost)
+      self.assertLess(lower_bound.seconds(problem, limit), cost - 0.4)
+
+  def test_impossible(self):
+    problem = budget_problems.chain(4)
+    self.assertEqual(window_bound.seconds_at(problem, 29, (5,)), math.inf)
+    self.assertEqual(window_bound.seconds(problem, 29), math.inf)
+
+  def test_nothing_to_do(self):
+    problem = budget_problems.chain(4)
+    peak = Profile(problem).peak_bytes
+    self.assertEqual(window_bound.seconds(problem, peak), 0.0)
+
+
+class OptimumTest(parameterized.TestCase):
+  @parameterized.parameters(range(40))
+  def test_no_plan_costs_less(self, seed):
+    problem = budget_problems.random_problem(seed + 700, num_steps=8)
+    for limit in _limits(problem, 3):
+      optimum = _optimum(problem, limit)
+      every = range(problem.num_steps)
+      few = sorted(random.Random(seed).sample(every, 3))
+      for moments in (every, few):
+        bound = window_bound.seconds_at(problem, limit, moments)
+        self.assertLessEqual(bound, optimum)
+      self.assertLessEqual(window_bound.seconds(problem, limit), optimum)
+
+  def test_is_often_the_optimum(self):
+    pairs = []
+    for seed in range(30):
+      problem = budget_problems.random_problem(seed + 900, num_steps=8)
+      for limit in _limits(problem, 2):
+        optimum = _optimum(problem, limit)
+        if 0.0 < optimum < math.inf:
+          every = range(problem.num_steps)
+          bound = window_bound.seconds_at(problem, limit, every)
+          relaxed = lower_bound.seconds(problem, limit)
+          pairs.append((bound / optimum, relaxed / optimum))
+    self.assertGreater(len(pairs), 10)
+    met, relaxed = np.array(pairs).T
+    self.assertGreater(np.mean(met > 0.99), 0.6)
+    self.assertGreater(met.mean(), relaxed.mean() + 0.1)
+
+  @parameterized.parameters(itertools.product((3, 5, 8), (2, 3)))
+  def test_chains(self, num_layers, num_kept):
+    problem = budget_problems.chain(num_layers)
+    limit = 10 * (num_kept + 2)
+    bound = window_bound.seconds(problem, limit)
+    self.assertLessEqual(bound, _optimum(problem, limit))
+    self.assertGreaterEqual(bound, lower_bound.seconds(problem, limit))
+
+
+if __name__ == "__main__":
+  absltest.main()
