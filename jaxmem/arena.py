@@ -20,7 +20,14 @@ import jax.numpy as jnp
 from jaxmem_hlo import carried_arena, executable
 from jaxmem_hlo.arena import ALIGNMENT_BYTES, PlacementItem
 
-from jaxmem.placement import Buffer, Gap, Problem, place, validate
+from jaxmem.placement import (
+  Buffer,
+  Gap,
+  Problem,
+  late_reuse,
+  place,
+  validate,
+)
 
 
 class _NoGainError(Exception):
@@ -52,7 +59,7 @@ def repack(
     ValueError: If `strict`, and the placement was refused: a fault of jaxmem's.
   """
   try:
-    return executable.load(compiled, _place)
+    return executable.load(compiled, _place_lower)
   except _NoGainError:
     return compiled
   except (executable.UnsupportedExecutableError, ValueError) as error:
@@ -146,7 +153,7 @@ def keep(
   try:
     try:
       flat, arena_bytes = carried_arena.load(compiled, _place)
-    except (_NoGainError, executable.UnsupportedExecutableError, ValueError):
+    except (executable.UnsupportedExecutableError, ValueError):
       # Where XLA put them they can stay.
       flat, arena_bytes = carried_arena.load(compiled)
   except executable.UnsupportedExecutableError as error:
@@ -173,13 +180,19 @@ def _warn(what: str, error: Exception) -> None:
   warnings.warn(f"jaxmem.arena.{what}: {error}", RuntimeWarning, stacklevel=3)
 
 
+def _place_lower(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
+  """Places items at least one unit of alignment below XLA's height."""
+  offsets, height_bytes = _place(items)
+  xla_bytes = max(item.offset_bytes + item.size_bytes for item in items)
+  if height_bytes > xla_bytes - ALIGNMENT_BYTES:
+    raise _NoGainError
+  return offsets, height_bytes
+
+
 def _place(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
   problem = placement_problem(items)
-  solution = place(problem)
+  solution = late_reuse(problem, place(problem))
   validate(problem, solution)
-  xla_bytes = max(item.offset_bytes + item.size_bytes for item in items)
-  if solution.height_bytes > xla_bytes - ALIGNMENT_BYTES:
-    raise _NoGainError
   return list(solution.offsets), solution.height_bytes
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import statistics
 
 import placement_problems
 from absl.testing import absltest, parameterized
@@ -295,6 +296,61 @@ class InfeasibleTest(absltest.TestCase):
     self.assertEqual(error.conflict, ("a", "b"))
     self.assertTrue(error.is_irreducible)
     self.assertIn("proven by search", str(error))
+
+
+class LateReuseTest(parameterized.TestCase):
+  def test_by_hand(self):
+    # One after the other at the bottom, until four bytes are live at once.
+    given = problem((2, 0, 1), (2, 1, 2), (2, 2, 3), (4, 3, 4))
+    solution = placement.place(given)
+    self.assertEqual(solution.offsets, (0, 0, 0, 0))
+    late = placement.late_reuse(given, solution)
+    validate(given, late)
+    self.assertEqual(late.height_bytes, 4)
+    first, second, third, _ = late.offsets
+    self.assertNotEqual(first, second)
+    self.assertNotEqual(second, third)
+
+  def test_no_room(self):
+    given = problem((4, 0, 1), (4, 1, 2), (4, 2, 3))
+    solution = placement.place(given)
+    self.assertEqual(
+      placement.late_reuse(given, solution).offsets, solution.offsets
+    )
+
+  @parameterized.parameters(*range(12))
+  def test_random_problems(self, seed):
+    given = random_problem(seed, num_buffers=30)
+    solution = place(given, max_deterministic_time=0.01)
+    late = placement.late_reuse(given, solution)
+    validate(given, late)
+    self.assertLessEqual(late.height_bytes, solution.height_bytes)
+    self.assertEqual(late, placement.late_reuse(given, solution))
+
+  def test_of_a_train_step(self):
+    given = train_step(500, seed=1)
+    solution = place(given)
+    late = placement.late_reuse(given, solution)
+    validate(given, late)
+    self.assertGreater(
+      _median_wait(given, late), 4 * _median_wait(given, solution)
+    )
+
+
+def _median_wait(given: Problem, solution: placement.Solution) -> float:
+  """Median time from when bytes are free until somebody takes them over."""
+  waits = []
+  placed = list(zip(given.buffers, solution.offsets, strict=True))
+  for buffer, offset in placed:
+    earlier = [
+      buffer.lower - other.upper
+      for other, start in placed
+      if other.upper <= buffer.lower
+      and start < offset + buffer.size_bytes
+      and offset < start + other.size_bytes
+    ]
+    waits += [min(earlier)] if earlier else []
+  return statistics.median(waits)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from jaxmem.placement.csv_format import from_csv, places_from_csv, to_csv
 from jaxmem.placement.fullest_first import fullest_first
 from jaxmem.placement.iterated import iterated
 from jaxmem.placement.large_first import large_first
+from jaxmem.placement.late_reuse import late_reuse
 from jaxmem.placement.lowest_floor import lowest_floor
 from jaxmem.placement.pools import (
   Place,
@@ -53,6 +54,7 @@ __all__ = [
   "greedy_pools",
   "iterated",
   "large_first",
+  "late_reuse",
   "lowest_floor",
   "outside_cost",
   "place",
