@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from ortools.math_opt.python import mathopt
@@ -242,15 +242,25 @@ def _own_bytes(
   """Returns what a step needs for itself if it reads and writes values."""
   total = sum(problem.values[v].size_bytes for v in values)
   extra = problem.steps[step].extra_bytes
-  return total + extra - most_shared(problem, step, values)
+  return (
+    total + extra - most_shared(problem, problem.steps[step].shares, values)
+  )
 
 
 def most_shared(
-  problem: BudgetProblem, step: int, values: frozenset[int]
+  problem: BudgetProblem,
+  shares: Sequence[tuple[int, int]],
+  values: frozenset[int],
 ) -> int:
-  """A bound on what a step's outputs share with operands, in any plan."""
+  """Returns bytes that outputs share with operands at most, in any plan.
+
+  Args:
+    problem: The problem.
+    shares: Of the step or the unit.
+    values: Those that may take part.
+  """
   best: dict[int, int] = {}
-  for operand, output in problem.steps[step].shares:
+  for operand, output in shares:
     if operand not in values or output not in values:
       continue
     size = min(problem.values[v].size_bytes for v in (operand, output))

@@ -15,11 +15,15 @@ window.
    P[v, k], or R[w, k] of each unit w that reads v.
 2. At each moment the bytes of what is there, with its extra bytes, and less
    what its outputs can share at most, meet the limit.
-3. Minimise the seconds of the runs.
+3. So do, at a run, what it reads and makes, and what stays: S[v, k] >=
+   P[v, k - 1] + P[v, k] - 1 - R[u(v), k], the values that are there at both
+   ends of a window and are not made again in it.
+4. Minimise the seconds of the runs.
 
 Every plan gives a solution that costs no more: R[u, k] = 1 if it runs u before
 a step of window k, once or more often, and P from its live values. Small values
 are free to come and go: of them only what every plan has at a moment counts.
+Runs of units that read and make little have no row 3.
 
 More moments make a better bound of the integer program, but a worse one of its
 linear relaxation, as half a run in each of two windows then serves for a whole
@@ -32,7 +36,7 @@ import bisect
 import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -43,13 +47,15 @@ from jaxmem.budget.events import Profile
 from jaxmem.budget.problem import BudgetProblem
 
 # Of the limit: how deep valleys between moments are. Each is tried.
-_VALLEYS = (0.2, 0.1)
+_VALLEYS = (0.2, 0.1, 0.05)
 # Programs with more variables than this are not tried.
 _MAX_VARIABLES = 2500
 _MAX_NODES = 2000
 _GAP = 2e-3
 # Of the limit: values up to this size come and go freely.
 _SMALL = 1e-4
+# Of the limit: units whose inputs and outputs take less have no row 3.
+_LARGE = 0.2
 # Of the limit and of the bound: what floating point may get wrong.
 _SLACK = 1e-6
 
@@ -152,7 +158,8 @@ class _Program:
     self._add_runs()
     self._add_presence()
     self._add_needs()
-    self._add_rows()
+    self._add_moments()
+    self._add_large_runs()
     self._unit_s = self._add_objective()
 
   @property
@@ -235,7 +242,7 @@ class _Program:
 
   # Rule 2.
 
-  def _add_rows(self) -> None:
+  def _add_moments(self) -> None:
     terms: dict[int, list[tuple[int, mathopt.Variable]]]
     terms = collections.defaultdict(list)
     for (value, window), is_present in self._present.items():
@@ -250,6 +257,58 @@ class _Program:
       )
 
   # Rule 3.
+
+  def _add_large_runs(self) -> None:
+    stays: dict[int, list[tuple[int, mathopt.LinearTypes]]] = {}
+    for (unit, window), run in self._runs.items():
+      own_bytes = self._own_bytes(unit)
+      # Of the first and the last window one end is not known.
+      is_between = 0 < window < len(self._moments)
+      if not is_between or own_bytes < _LARGE * self._limit:
+        continue
+      if window not in stays:
+        stays[window] = list(self._staying(window))
+      made = self._problem.units[unit]
+      others = mathopt.fast_sum(
+        part
+        for value, part in stays[window]
+        if value not in made.inputs and value not in made.outputs
+      )
+      self._model.add_linear_constraint(
+        own_bytes / self._limit * run + others <= 1.0 + _SLACK
+      )
+
+  def _own_bytes(self, unit: int) -> int:
+    """Returns what a run of a unit needs for itself in every plan."""
+    made = self._problem.units[unit]
+    own = frozenset((*made.inputs, *made.outputs))
+    total = sum(self._problem.values[v].size_bytes for v in own)
+    return total - lower_bound.most_shared(self._problem, made.shares, own)
+
+  def _staying(self, window: int) -> Iterator[tuple[int, mathopt.LinearTypes]]:
+    """Yields values that may stay over a window, and their part of the limit.
+
+    Adds S.
+    """
+    for value in np.flatnonzero(self._tracked).tolist():
+      before = self._present.get((value, window - 1))
+      after = self._present.get((value, window))
+      if before is None or after is None:
+        continue
+      again = self._runs.get((self._problem.unit_of[value], window))
+      size = self._problem.values[value].size_bytes / self._limit
+      if before is True and after is True and again is None:
+        yield value, size
+        continue
+      stays = self._model.add_variable(lb=0.0, ub=1.0)
+      ends = [1.0 if x is True else x for x in (before, after)]
+      anew = 0.0 if again is None else again
+      self._model.add_linear_constraint(
+        stays + anew >= mathopt.fast_sum(ends) - 1.0
+      )
+      yield value, size * stays
+
+  # Rule 4.
 
   def _add_objective(self) -> float:
     """Adds the cost; returns the seconds of one of its units."""
@@ -310,6 +369,7 @@ def _fixed_bytes(problem: BudgetProblem, step: int) -> int:
   mortal = frozenset(range(len(problem.values))) - {
     v for v in forced if _is_pinned(problem, v, step)
   }
-  shared = lower_bound.most_shared(problem, step, mortal)
+  shares = problem.steps[step].shares
+  shared = lower_bound.most_shared(problem, shares, mortal)
   own = sum(problem.values[v].size_bytes for v in forced)
   return own + problem.steps[step].extra_bytes - shared
