@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jaxmem_hlo import transform
 
-from jaxmem import hook, session, targets, units, variants
+from jaxmem import hook, kept_jit, session, targets, units, variants
 from jaxmem.options import Options
 from jaxmem.plan import Plan
 from jaxmem.version import __version__
@@ -49,15 +49,18 @@ def jit(
     **jit_kwargs: Everything that `jax.jit` takes, with the same meaning.
 
   Returns:
-    What `jax.jit` returns (or a decorator, without `fun`).
+    What `jax.jit` returns (or a decorator, without `fun`); see also
+    `Options.keep_arena`.
 
   Raises:
     TypeError: If `fun` is not callable or a keyword is not one of jax.jit's.
-    ValueError: On a malformed limit, or a share of a device whose memory is
-      unknown.
+    ValueError: On a malformed limit, a share of a device whose memory is
+      unknown, or a static argument where the arena is kept.
   """
   options = options or Options()
   _check_jit_keywords(jit_kwargs)
+  if options.keep_arena:
+    _check_nothing_is_static(jit_kwargs)
   if fun is _NOT_GIVEN:
     return functools.partial(
       jit, memory_limit=memory_limit, options=options, **jit_kwargs
@@ -69,7 +72,8 @@ def jit(
   transform.add_handler(tag, request.rewrite)
   if limit_bytes is not None:
     fun = _changed_to_fit(fun, request, jit_kwargs)
-  return jax.jit(hook.marked(fun, tag), **jit_kwargs)
+  jitted = jax.jit(hook.marked(fun, tag), **jit_kwargs)
+  return kept_jit.KeptJit(jitted) if options.keep_arena else jitted
 
 
 def plan(
@@ -161,6 +165,15 @@ def _check_jit_keywords(jit_kwargs: dict[str, Any]) -> None:
       f"jit got an unexpected keyword {unknown[0]!r}; it takes memory_limit=,"
       f" options= and those of jax.jit: {', '.join(sorted(_JIT_KEYWORDS))}."
     )
+
+
+def _check_nothing_is_static(jit_kwargs: dict[str, Any]) -> None:
+  for name in ("static_argnums", "static_argnames"):
+    if jit_kwargs.get(name) is not None:
+      raise ValueError(
+        f"keep_arena does not support {name}; bind those arguments with"
+        " functools.partial, one function for each value."
+      )
 
 
 def _limit_bytes(

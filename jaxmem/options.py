@@ -19,6 +19,10 @@ class Options:
       back; only on GPUs, and only where nobody has to wait for the copies.
     remove_copies: Whether copies of donated arguments that an order makes
       needless are removed.
+    keep_arena: Whether, on CPUs, a function that was jitted keeps the memory of
+      its temporaries from call to call, which saves the time that fresh memory
+      takes. `jit` then returns a callable with the attributes of a jitted
+      function, and no argument may be static.
     verify: Whether every plan is replayed read by read against the predicted
       buffer assignment before XLA gets it; a plan that fails is dropped.
   """
@@ -27,6 +31,7 @@ class Options:
   min_gain: float = 0.01
   offload: bool = True
   remove_copies: bool = True
+  keep_arena: bool = False
   verify: bool = False
 
   def __post_init__(self):
