@@ -46,10 +46,10 @@ from jaxmem.budget import lower_bound
 from jaxmem.budget.events import Profile
 from jaxmem.budget.problem import BudgetProblem
 
-# Of the limit: how deep valleys between moments are. Each is tried.
-_VALLEYS = (0.2, 0.1, 0.05)
-# Programs with more variables than this are not tried.
-_MAX_VARIABLES = 2500
+# Of the limit: how deep valleys between moments are. The first that leads to a
+# program with no more variables than this is taken.
+_VALLEYS = (0.05, 0.07, 0.1, 0.2, 0.5)
+_MAX_VARIABLES = 2000
 _MAX_NODES = 2000
 _GAP = 2e-3
 # Of the limit: values up to this size come and go freely.
@@ -74,15 +74,16 @@ def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
     problem: The problem.
     limit_bytes: The limit.
   """
-  best = lower_bound.seconds(problem, limit_bytes)
+  relaxed = lower_bound.seconds(problem, limit_bytes)
   live = Profile(problem).live
-  tried: set[tuple[int, ...]] = {()}
+  if live.max(initial=0) <= limit_bytes:
+    return relaxed
   for valley in _VALLEYS:
     moments = _moments(live, limit_bytes, valley)
-    if moments not in tried:
-      tried.add(moments)
-      best = max(best, seconds_at(problem, limit_bytes, moments))
-  return best
+    program = _Program(problem, limit_bytes, moments)
+    if program.num_variables <= _MAX_VARIABLES:
+      return max(relaxed, program.solve())
+  return relaxed
 
 
 def seconds_at(
@@ -95,10 +96,7 @@ def seconds_at(
     limit_bytes: The limit.
     moments: Steps at which the limit counts, ascending.
   """
-  program = _Program(problem, limit_bytes, moments)
-  if program.num_variables > _MAX_VARIABLES:
-    return 0.0
-  return program.solve()
+  return _Program(problem, limit_bytes, moments).solve()
 
 
 def _moments(
