@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 import time
@@ -14,6 +15,7 @@ import jax
 from jaxmem_hlo import transform
 from jaxmem_hlo.barriers import expand_barriers
 from jaxmem_hlo.module import Module
+from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem import cost, targets
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
@@ -24,6 +26,8 @@ from jaxmem.plan import InfeasibleError
 Decided = ModulePlan | LimitPlan
 
 _plan_numbers = itertools.count()
+# A plan is a list of ids. Where more are asked for, modules are planned anew.
+_MAX_REMEMBERED = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +39,16 @@ class Request:
     limit_bytes: Most bytes of the whole program; None for no limit.
     target: The device that estimates of time are made for; None for the one
       that jax would use.
+    remembered: The latest plans, or why there is none, by what they were made
+      for. Copies of a request share them.
   """
 
   options: Options
   limit_bytes: int | None = None
   target: targets.Target | None = None
+  remembered: dict[object, LimitPlan | InfeasibleError] = dataclasses.field(
+    default_factory=dict, compare=False, repr=False
+  )
 
   def decide(self, module: Module, platform: str) -> Decided:
     """Plans a module.
@@ -49,7 +58,30 @@ class Request:
     """
     if self.limit_bytes is None:
       return plan_module(module, platform, self.options)
+    if self.remembered:
+      found = self.remembered.get(self._key(module, platform))
+      if isinstance(found, InfeasibleError):
+        raise found
+      if found is not None:
+        return found
     return self.planner(module, platform).fit(self.limit_bytes)
+
+  def remember(
+    self, module: Module, platform: str, found: LimitPlan | InfeasibleError
+  ) -> None:
+    """Spares `decide` the planning of a module.
+
+    Args:
+      module: The module, whatever its functions are called.
+      platform: "cpu" or "cuda".
+      found: What `decide` would return or raise.
+    """
+    self.remembered[self._key(module, platform)] = found
+    while len(self.remembered) > _MAX_REMEMBERED:
+      self.remembered.pop(next(iter(self.remembered)), None)
+
+  def _key(self, module: Module, platform: str) -> object:
+    return _fingerprint(module), platform, self.limit_bytes, self.options
 
   def planner(self, module: Module, platform: str) -> LimitPlanner:
     """Returns what plans a module for any limit."""
@@ -76,6 +108,25 @@ class Request:
 def read(data: bytes) -> Module:
   """Reads the module that XLA shows, as buffers will be assigned to it."""
   return expand_barriers(Module.from_bytes(data))
+
+
+def _fingerprint(module: Module) -> bytes:
+  """Returns a hash of all that a plan depends on.
+
+  The names of the function and of scopes, which hold the mark, and what the
+  messages here do not know differ between compiles of one step.
+  """
+  proto = hlo_pb2.Module()
+  proto.CopyFrom(module.proto)
+  proto.ClearField("name")
+  proto.ClearField("id")
+  proto.ClearField("stack_frame_index")
+  for computation in proto.computations:
+    for instruction in computation.instructions:
+      instruction.ClearField("metadata")
+  proto.DiscardUnknownFields()
+  data = proto.SerializeToString(deterministic=True)
+  return hashlib.sha256(data).digest()
 
 
 def apply(module: Module, decided: Decided) -> bytes | None:

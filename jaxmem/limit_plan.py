@@ -8,6 +8,7 @@ is predicted for every edited module, and decides.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -22,7 +23,12 @@ from jaxmem import cost, units
 from jaxmem.budget.base import LAST_VIEWS, VIEWS, Base, Fit, View
 from jaxmem.budget.edits import Edits
 from jaxmem.extract import from_hlo
-from jaxmem.module_plan import ModulePlan, plan_module, verify_module
+from jaxmem.module_plan import (
+  ModulePlan,
+  paused_collector,
+  plan_module,
+  verify_module,
+)
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError, name_buffers
 from jaxmem.rewrite import apply_edits
@@ -51,7 +57,10 @@ class LimitPlan:
       tried, needs fewer temporaries.
     step_s: Estimated seconds of the step without edits.
     extra_s: Estimated seconds that the edits add.
-    seconds: Wall time of planning.
+    schedule_s: Estimated seconds of all that the planned schedule runs. It is
+      less than `step_s` and `extra_s` together where originals are not needed
+      any more, or copies were removed.
+    seconds: Wall time of planning the module, other limits included.
   """
 
   base: ModulePlan
@@ -62,6 +71,7 @@ class LimitPlan:
   lower_bound_bytes: int
   step_s: float
   extra_s: float
+  schedule_s: float
   seconds: float
 
   @property
@@ -90,14 +100,15 @@ class LimitPlanner:
   def __init__(
     self, module: Module, platform: str, options: Options, rates: cost.Rates
   ):
-    self._start = time.perf_counter()
+    self._spent_s = 0.0
     self._name = transform.unmarked(module.name).removeprefix("jit_")
     self._options = options
-    decided = plan_module(module, platform, options)
-    self._bases = [
-      Base(module, d, rates, options.offload)
-      for d in (decided, *_as_given(module, decided))
-    ]
+    with self._timed():
+      decided = plan_module(module, platform, options)
+      self._bases = [
+        Base(module, d, rates, options.offload)
+        for d in (decided, *_as_given(module, decided))
+      ]
 
   @property
   def total_bytes(self) -> int:
@@ -110,6 +121,25 @@ class LimitPlanner:
     """Estimated seconds of a step without edits."""
     return self._bases[0].step_s
 
+  def estimate(self, limit_bytes: int) -> float:
+    """Estimates in little time what it costs to fit a limit.
+
+    The edits of a first sketch are priced as if temporaries took no more than
+    what is live.
+
+    Args:
+      limit_bytes: Most bytes of arguments, outputs and temporaries.
+
+    Returns:
+      Seconds that edits add; infinity if the sketch does not fit.
+    """
+    base = self._bases[0]
+    room = limit_bytes - base.fixed_bytes
+    if base.unedited().temp_bytes <= room:
+      return 0.0
+    with self._timed():
+      return base.estimate(VIEWS[0], int(_ABOVE * room))
+
   def fit(self, limit_bytes: int) -> LimitPlan:
     """Finds the cheapest plan whose whole program fits a limit.
 
@@ -119,12 +149,25 @@ class LimitPlanner:
     Raises:
       InfeasibleError: If no plan was found that fits.
     """
+    with self._timed():
+      plan = self._fit(limit_bytes)
+    return dataclasses.replace(plan, seconds=self._spent_s)
+
+  @contextlib.contextmanager
+  def _timed(self) -> Iterator[None]:
+    start = time.perf_counter()
+    with paused_collector():
+      yield
+    self._spent_s += time.perf_counter() - start
+
+  def _fit(self, limit_bytes: int) -> LimitPlan:
     best = self._bases[0].unedited()
     room = limit_bytes - best.base.fixed_bytes
     if best.temp_bytes > room:
       best = self._cheapest(room)
+    edited = best.base.edited(best.edits)
     if self._options.verify and best.edits:
-      verify_module(best.base.edited(best.edits), best.base.decided.platform)
+      verify_module(edited, best.base.decided.platform)
     bound = self._least_base().bound.num_bytes
     return LimitPlan(
       base=best.base.decided,
@@ -135,12 +178,14 @@ class LimitPlanner:
       lower_bound_bytes=min(best.temp_bytes, bound),
       step_s=best.base.step_s,
       extra_s=best.extra_s,
-      seconds=time.perf_counter() - self._start,
+      schedule_s=best.base.schedule_s(edited),
+      seconds=0.0,
     )
 
   def smallest_bytes(self) -> int:
     """Returns the bytes of the smallest whole program that can be found."""
-    best = self._smallest()
+    with self._timed():
+      best = self._smallest()
     return best.base.fixed_bytes + best.temp_bytes
 
   def _smallest(self) -> Fit:
@@ -149,11 +194,13 @@ class LimitPlanner:
 
   def _cheapest(self, room: int) -> Fit:
     """Sketches a plan on every base, and takes more time for the best."""
-    sketches = (
-      self._sketches(room, VIEWS, with_link=False)
-      or self._sketches(room, LAST_VIEWS, with_link=False)
-      or self._sketches(room, VIEWS, with_link=True)
-    )
+    sketches: list[Fit] = []
+    if self._least_base().bound.num_bytes <= room:
+      sketches = (
+        self._sketches(room, VIEWS, with_link=False)
+        or self._sketches(room, LAST_VIEWS, with_link=False)
+        or self._sketches(room, VIEWS, with_link=True)
+      )
     if not sketches:
       best = self._smallest()
       if best.temp_bytes > room:

@@ -123,7 +123,7 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
     FaultyAssignmentError: If `options.verify` is set and a read would see
       something else than it should.
   """
-  with _paused_collector():
+  with paused_collector():
     decided = _plan_module(module, platform, options)
     if options.verify:
       verify_module(decided.apply(module), platform)
@@ -142,7 +142,7 @@ def verify_module(module: Module, platform: str) -> None:
 
 
 @contextlib.contextmanager
-def _paused_collector() -> Iterator[None]:
+def paused_collector() -> Iterator[None]:
   """Keeps the cyclic garbage collector from scanning a growing graph.
 
   Planning allocates many small objects and drops few; each full collection

@@ -10,17 +10,18 @@ and fitted; the cheapest is taken.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.extend import core
 from jaxmem_hlo import transform
 from jaxmem_hlo.module import Module
 
 from jaxmem import blocks, hook, scan
-from jaxmem.limit_plan import LimitPlanner
+from jaxmem.limit_plan import LimitPlan, LimitPlanner
 from jaxmem.plan import InfeasibleError
 from jaxmem.scan.step import SaveBytes
 
@@ -29,11 +30,15 @@ Trace = Callable[[Callable[..., Any]], jax.stages.Traced]
 Lower = Callable[[Callable[..., Any]], jax.stages.Lowered]
 
 # A plan that adds less of the step's time is not worth further compiles.
-_CHEAP = 0.08
+_CHEAP = 0.02
+# Of the estimate of what edits add, what is left at best of a plan in the end.
+_REFINED = 0.85
 _MAX_DIVISIONS = 3
 # Of what loops stack, tried whatever the limit: to stack less can save time,
 # and what a limit allows, a larger one must find, too.
-_SHARES = (0.5, 0.875)
+_SHARES = (0.5, 0.75, 0.875)
+# Of what is too much, tried besides: the planner may find the rest elsewhere.
+_NEARLY_ALL = 0.97
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,9 +91,7 @@ class Variant:
       fun,
       self.save_bytes,
       rates=rates,
-      # On CPU the results of a step do not change by a bit. A GPU may choose
-      # other kernels anyway, and memory traffic is what its time goes to.
-      keep_bits=self.platform == "cpu",
+      keep_bits=_keeps_bits(self.platform),
       on_rewritten=lambda r: on_changed(len(r.dropped), r.saved_bytes),
     )
 
@@ -123,9 +126,9 @@ def pick(
   search = _Search(fun, Capture(lower, compiler_options, request), request)
   if search.excess_bytes > 0:
     if stacked_bytes:
-      search.stack_less(stacked_bytes)
+      search.stack_less(jaxpr, stacked_bytes)
     if found.number and not search.is_cheap:
-      search.recompute_blocks(found)
+      search.recompute_blocks(jaxpr, found)
   return search.best()
 
 
@@ -146,7 +149,7 @@ def smallest_bytes(
     request: Options and target.
   """
   capture = Capture(lower, compiler_options, request)
-  smallest = capture.planner(fun).smallest_bytes()
+  smallest = capture.planner(capture.module(fun)).smallest_bytes()
   jaxpr = trace(fun).jaxpr
   tries = []
   if _stacked_bytes(jaxpr, request):
@@ -158,28 +161,44 @@ def smallest_bytes(
     if n
   ]
   for variant in tries:
-    planner = capture.planner(variant.apply(fun, request))
-    smallest = min(smallest, planner.smallest_bytes())
+    module = capture.module(variant.apply(fun, request))
+    smallest = min(smallest, capture.planner(module).smallest_bytes())
   return smallest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Tried:
-  """A version that was fitted.
+  """A version that was compiled up to its schedule.
 
   Attributes:
     variant: The version.
-    planner: Of its module.
-    extra_s: What it and the plan for the limit cost; None if nothing fits.
+    module: Its scheduled module.
+    planner: Of the module.
+    edits_s: An estimate of the seconds that edits for the limit add; infinity
+      if there may be none.
   """
 
   variant: Variant
+  module: Module
   planner: LimitPlanner
-  extra_s: float | None
+  edits_s: float
+
+  @property
+  def schedule_s(self) -> float:
+    """An estimate of what the schedule takes in the end; mostly too high."""
+    return self.planner.step_s + self.edits_s
+
+  @property
+  def hopeful_s(self) -> float:
+    """Seconds that its schedule will hardly be faster than."""
+    if math.isinf(self.edits_s):
+      # Another order, or the link to the host, may still do it for little.
+      return self.planner.step_s
+    return self.planner.step_s + _REFINED * self.edits_s
 
 
 class _Search:
-  """Fits versions of a step, one after the other."""
+  """Compiles versions of a step, and fits the promising ones."""
 
   def __init__(
     self, fun: Callable[..., Any], capture: Capture, request: hook.Request
@@ -189,55 +208,125 @@ class _Search:
     self._capture = capture
     self._request = request
     self._limit_bytes = request.limit_bytes
-    planner = capture.planner(fun)
-    self._step_s = planner.step_s
-    self.excess_bytes = planner.total_bytes - self._limit_bytes
-    self._tried = [self._fitted(Variant(), planner)]
+    self._tried: list[_Tried] = []
+    self._as_written = self._add(Variant(), fun)
+    self._step_s = self._as_written.planner.step_s
+    total_bytes = self._as_written.planner.total_bytes
+    self.excess_bytes = total_bytes - self._limit_bytes
 
   @property
   def is_cheap(self) -> bool:
-    """Whether a version fits that hardly costs anything."""
-    fitting = [t.extra_s for t in self._tried if t.extra_s is not None]
-    return bool(fitting) and min(fitting) <= _CHEAP * self._step_s
+    """Whether a version seems to fit that hardly costs anything."""
+    least_s = min(tried.schedule_s for tried in self._tried)
+    return least_s <= (1 + _CHEAP) * self._step_s
 
   def best(self) -> Variant:
-    """Returns the cheapest version that fits, or else the smallest."""
-    fitting = [t for t in self._tried if t.extra_s is not None]
-    if fitting:
-      return min(fitting, key=lambda t: t.extra_s or 0.0).variant
-    return min(self._tried, key=lambda t: t.planner.smallest_bytes()).variant
+    """Returns the cheapest version that fits, or else the smallest.
 
-  def stack_less(self, stacked_bytes: int) -> None:
+    Whole schedules are compared: less to store also saves time, and so do
+    originals that need not run any more.
+    """
+    best: tuple[_Tried, LimitPlan] | None = None
+    nearest: tuple[_Tried, InfeasibleError] | None = None
+    for tried in sorted(self._tried, key=lambda t: (t.schedule_s, t.hopeful_s)):
+      if best is not None and tried.hopeful_s >= best[1].schedule_s:
+        continue
+      try:
+        plan = tried.planner.fit(self._limit_bytes)
+      except InfeasibleError as error:
+        if nearest is None or error.smallest_bytes < nearest[1].smallest_bytes:
+          nearest = tried, error
+        continue
+      if best is None or plan.schedule_s < best[1].schedule_s:
+        best = tried, plan
+    found = best or nearest
+    assert found is not None
+    if self._capture.options == self._request.options:
+      platform = self._capture.platform
+      self._request.remember(found[0].module, platform, found[1])
+    return found[0].variant
+
+  def stack_less(self, jaxpr: core.Jaxpr, stacked_bytes: int) -> None:
     """Tries a few amounts that loops do not stack.
 
     Args:
+      jaxpr: Of the step as it is written.
       stacked_bytes: What could be dropped.
     """
     excess = self.excess_bytes
+    amounts: list[SaveBytes] = [excess // 2, int(_NEARLY_ALL * excess), excess]
     shares = [int(share * stacked_bytes) for share in _SHARES]
-    amounts: list[SaveBytes] = [excess // 2, excess]
     amounts += [amount for amount in shares if amount > excess]
+    platform = self._capture.platform
+    rates = self._request.rates(platform)
+    seen = set()
     for amount in (*amounts, "all"):
-      self._try(Variant(save_bytes=amount))
+      rewritten = scan.rewrite_step(
+        jaxpr, amount, rates, keep_bits=_keeps_bits(platform)
+      )
+      dropped = tuple(candidate.name for candidate in rewritten.dropped)
+      if dropped not in seen:
+        seen.add(dropped)
+        self._try(Variant(save_bytes=amount))
 
-  def recompute_blocks(self, found: blocks.Blocks) -> None:
-    """Tries all blocks; then less of them, or several at once."""
-    number = found.number
-    every = self._try(Variant(choice=blocks.BlockChoice(num_groups=number)))
+  def recompute_blocks(self, jaxpr: core.Jaxpr, found: blocks.Blocks) -> None:
+    """Tries all blocks; then less of them, or several at once.
+
+    Args:
+      jaxpr: Of the step as it is written.
+      found: Its blocks.
+    """
+    every = self._try(
+      Variant(choice=blocks.BlockChoice(num_groups=found.number))
+    )
     room = self._limit_bytes - every.planner.total_bytes
     if room > 0:
-      # The planner may find room for one thing more.
-      for keep_bytes in (room, room + found.crossing_bytes):
-        choice = blocks.BlockChoice(num_groups=number, keep_bytes=keep_bytes)
-        self._try(Variant(choice=choice))
-      return
+      self._keep(jaxpr, found, every, room)
+    else:
+      self._join(found, every)
+
+  def _keep(
+    self, jaxpr: core.Jaxpr, found: blocks.Blocks, every: _Tried, room: int
+  ) -> None:
+    """Lets blocks keep what there is room for."""
+    rates = self._request.rates(self._capture.platform)
+    nothing = blocks.BlockChoice(num_groups=found.number)
+    most_s = blocks.recompute_step(jaxpr, nothing, rates).again_s
+    seen = {0}
+    tried = every
+    # The planner may find room for one thing more.
+    for keep_bytes in (room, room + found.crossing_bytes):
+      if tried is not every and tried.hopeful_s > self._least_s:
+        return
+      choice = blocks.BlockChoice(
+        num_groups=found.number, keep_bytes=keep_bytes
+      )
+      recomputed = blocks.recompute_step(jaxpr, choice, rates)
+      if recomputed.kept_bytes in seen or not most_s:
+        continue
+      seen.add(recomputed.kept_bytes)
+      # What is fused with products is saved with them, at best alike.
+      added_s = every.planner.step_s - self._step_s
+      hopeful_s = self._step_s + added_s * recomputed.again_s / most_s
+      if hopeful_s < self._least_s:
+        tried = self._try(Variant(choice=choice))
+
+  def _join(self, found: blocks.Blocks, every: _Tried) -> None:
+    """Recomputes several blocks at once, until it fits."""
+    number, tried = found.number, every
     for _ in range(_MAX_DIVISIONS):
-      joined = -room // max(1, found.crossing_bytes) + 1
+      if number == 1 or every.planner.step_s >= self._least_s:
+        return
+      missing = tried.planner.total_bytes - self._limit_bytes
+      joined = missing // max(1, found.crossing_bytes) + 1
       number = max(1, min(number - 1, number - joined))
       tried = self._try(Variant(choice=blocks.BlockChoice(num_groups=number)))
-      room = self._limit_bytes - tried.planner.total_bytes
-      if number == 1 or tried.extra_s is not None:
+      if not math.isinf(tried.edits_s):
         return
+
+  @property
+  def _least_s(self) -> float:
+    return min(tried.schedule_s for tried in self._tried)
 
   def _try(self, variant: Variant) -> _Tried:
     variant = dataclasses.replace(variant, platform=self._capture.platform)
@@ -245,23 +334,35 @@ class _Search:
     changed = variant.apply(
       self._fun, self._request, lambda *counts: seen.append(counts)
     )
-    planner = self._capture.planner(changed)
+    tried = self._add(variant, changed)
     num_residuals, saved_bytes = seen[-1]
-    # Less to store also saves time, so whole schedules are compared.
     variant = dataclasses.replace(
       variant,
       num_residuals=num_residuals,
       saved_bytes=saved_bytes,
-      extra_s=planner.step_s - self._step_s,
+      extra_s=tried.planner.step_s - self._step_s,
     )
-    self._tried.append(self._fitted(variant, planner))
+    self._tried[-1] = dataclasses.replace(tried, variant=variant)
     return self._tried[-1]
 
-  def _fitted(self, variant: Variant, planner: LimitPlanner) -> _Tried:
-    extra_s = None
-    with contextlib.suppress(InfeasibleError):
-      extra_s = variant.extra_s + planner.fit(self._limit_bytes).extra_s
-    return _Tried(variant=variant, planner=planner, extra_s=extra_s)
+  def _add(self, variant: Variant, fun: Callable[..., Any]) -> _Tried:
+    module = self._capture.module(fun)
+    planner = self._capture.planner(module)
+    edits_s = planner.estimate(self._limit_bytes)
+    tried = _Tried(
+      variant=variant, module=module, planner=planner, edits_s=edits_s
+    )
+    self._tried.append(tried)
+    return tried
+
+
+def _keeps_bits(platform: str) -> bool:
+  """Whether what loops recompute may not be fused with what reads it.
+
+  On CPU the results of a step do not change by a bit. A GPU may choose other
+  kernels anyway, and memory traffic is what its time goes to.
+  """
+  return platform == "cpu"
 
 
 def _stacked_bytes(jaxpr: Any, request: hook.Request) -> int:
@@ -282,15 +383,16 @@ class Capture:
   ):
     self._lower = lower
     self._compiler_options = compiler_options
-    # Quick plans are enough to compare versions.
-    options = dataclasses.replace(request.options, effort="fast")
-    self._request = dataclasses.replace(request, options=options)
+    self.options = request.options
+    if self.options.effort == "prove":
+      # To compare versions, less is enough.
+      self.options = dataclasses.replace(self.options, effort="normal")
+    self._request = dataclasses.replace(request, options=self.options)
     self._data = b""
     self.platform = ""
 
-  def planner(self, fun: Callable[..., Any]) -> LimitPlanner:
-    """Returns what plans the module of a step."""
-    module = self.module(fun)
+  def planner(self, module: Module) -> LimitPlanner:
+    """Returns what plans a module of a step."""
     return self._request.planner(module, self.platform)
 
   def module(self, fun: Callable[..., Any]) -> Module:

@@ -69,8 +69,10 @@ class PlanTest(parameterized.TestCase):
     plan = _plan(_limit(fraction))
     self.assertLessEqual(plan.total_bytes, _limit(fraction))
     self.assertEqual(plan.model_error, 0)
-    self.assertGreater(_budget(plan).num_recomputed, 0)
-    self.assertGreater(_budget(plan).extra_s, 0)
+    budget = _budget(plan)
+    # The step is changed before XLA sees it, or afterwards.
+    self.assertGreater(budget.num_recomputed + budget.num_dropped, 0)
+    self.assertGreater(budget.extra_s, 0)
     self.assertLessEqual(plan.lower_bound_bytes, plan.temp_bytes)
     self.assertIn("operations run twice", str(plan))
     self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)

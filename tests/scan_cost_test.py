@@ -60,6 +60,17 @@ class SecondsTest(parameterized.TestCase):
     found = seconds(jnp.matmul, array(2, 4), array(4, 3), rates=SLOW)
     self.assertAlmostEqual(found, 104.0)
 
+  def test_what_is_fused_is_not_written(self):
+    jaxpr = jax.make_jaxpr(lambda x: jnp.sin(x) * x)(array(20))
+    # Two operations on 20 numbers at 10 per second, or 80 bytes written.
+    self.assertAlmostEqual(cost.jaxpr_seconds(jaxpr, SLOW), 2 * 80.0)
+    fused = cost.jaxpr_seconds(jaxpr, SLOW, is_fused=True)
+    self.assertAlmostEqual(fused, 2 * 2.0)
+    # Products are.
+    jaxpr = jax.make_jaxpr(jnp.matmul)(array(2, 4), array(4, 3))
+    fused = cost.jaxpr_seconds(jaxpr, SLOW, is_fused=True)
+    self.assertAlmostEqual(fused, 104.0)
+
   def test_convolution(self):
     # 8 x 8 x 6 outputs of 3 x 3 x 4 multiply-adds.
     found = seconds(

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 
 from jax.extend import core
 
-from jaxmem.blocks.recipe import Group
+from jaxmem.blocks.recipe import Group, Recipe
 from jaxmem.blocks.values import Values, num_bytes, operands
 from jaxmem.cost.rates import Rates
 from jaxmem.scan.choice import DropProblem, Need, Work, choose
 from jaxmem.scan.cost import equation_seconds, product_flops
 
+# Blocks are alike, so that proofs that a choice is the best can take long.
+_MAX_DETERMINISTIC_TIME = 0.5
 _HEAVY = frozenset(
   """
   cholesky cond cumlogsumexp cummax cummin cumprod cumsum custom_jvp_call
@@ -42,11 +44,26 @@ def choose_kept(
     return frozenset()
   candidates = [v for g in groups for v in g.needs if _is_heavy(values, v)]
   problem = _problem(values, groups, candidates, rates)
-  choice = choose(problem, sum(problem.saved_bytes) - keep_bytes)
+  save_bytes = sum(problem.saved_bytes) - keep_bytes
+  choice = choose(problem, save_bytes, _MAX_DETERMINISTIC_TIME)
   dropped = set(choice.drops)
   return frozenset(
     v for index, v in enumerate(candidates) if index not in dropped
   )
+
+
+def again_seconds(
+  values: Values, recipes: Iterable[Recipe], rates: Rates
+) -> float:
+  """Estimates the seconds of the heavy equations that run again.
+
+  Args:
+    values: Of the jaxpr.
+    recipes: What runs again.
+    rates: Of the device that will run the step.
+  """
+  eqns = [values.jaxpr.eqns[e] for recipe in recipes for e in recipe.eqns]
+  return sum(equation_seconds(e, rates) for e in eqns if _is_heavy_eqn(e))
 
 
 def _problem(
@@ -100,5 +117,8 @@ def _reached(
 
 
 def _is_heavy(values: Values, var: core.Var) -> bool:
-  eqn = values.jaxpr.eqns[values.definers[var]]
+  return _is_heavy_eqn(values.jaxpr.eqns[values.definers[var]])
+
+
+def _is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
   return eqn.primitive.name in _HEAVY or product_flops(eqn) > 0

@@ -9,7 +9,7 @@ from jax.extend import core
 
 from jaxmem import units
 from jaxmem.blocks.find import find_blocks
-from jaxmem.blocks.keep import choose_kept
+from jaxmem.blocks.keep import again_seconds, choose_kept
 from jaxmem.blocks.recipe import crossing_bytes, make_groups, make_recipe
 from jaxmem.blocks.rewrite import rewrite
 from jaxmem.blocks.values import Values, num_bytes
@@ -56,11 +56,16 @@ class Recomputed:
     num_dropped: How many values do not stay for the backward pass any more.
     dropped_bytes: Their bytes in the jaxpr. XLA would not have kept them all:
       it recomputes much by itself, where it fuses.
+    kept_bytes: Of what groups keep besides.
+    again_s: Estimated seconds of the products and other heavy equations that
+      run again.
   """
 
   closed_jaxpr: core.Jaxpr
   num_dropped: int
   dropped_bytes: int
+  kept_bytes: int
+  again_s: float
 
   def summary(self) -> str:
     """Returns what was done, for people."""
@@ -112,12 +117,14 @@ def recompute_step(
   """
   if choice.num_groups < 1:
     raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
-  dropped: list[core.Var] = []
-  changed = _rewritten(closed_jaxpr, choice, rates, dropped)
+  totals = _Totals()
+  changed = _rewritten(closed_jaxpr, choice, rates, totals)
   return Recomputed(
-    closed_jaxpr=changed if dropped else closed_jaxpr,
-    num_dropped=len(dropped),
-    dropped_bytes=sum(num_bytes(v) for v in dropped),
+    closed_jaxpr=changed if totals.dropped else closed_jaxpr,
+    num_dropped=len(totals.dropped),
+    dropped_bytes=sum(num_bytes(v) for v in totals.dropped),
+    kept_bytes=totals.kept_bytes,
+    again_s=totals.again_s,
   )
 
 
@@ -142,13 +149,19 @@ def recompute_blocks(
   return wrap.rewritten(fun, recompute, on_recomputed)
 
 
+@dataclasses.dataclass(kw_only=True)
+class _Totals:
+  """What was changed so far."""
+
+  dropped: list[core.Var] = dataclasses.field(default_factory=list)
+  kept_bytes: int = 0
+  again_s: float = 0.0
+
+
 def _rewritten(
-  jaxpr: core.Jaxpr,
-  choice: BlockChoice,
-  rates: Rates,
-  dropped: list[core.Var],
+  jaxpr: core.Jaxpr, choice: BlockChoice, rates: Rates, totals: _Totals
 ) -> core.Jaxpr:
-  """Rewrites a jaxpr, or the loops in it; adds to what is dropped."""
+  """Rewrites a jaxpr, or the loops in it; adds to the totals."""
   values = _values(jaxpr)
   blocks = find_blocks(values)
   if blocks:
@@ -156,12 +169,14 @@ def _rewritten(
     kept = choose_kept(values, groups, choice.keep_bytes, rates)
     recipes = [make_recipe(values, group, kept) for group in groups]
     found = [recipe for recipe in recipes if recipe is not None]
-    dropped += [v for recipe in found for v in recipe.dropped]
+    totals.dropped += [v for recipe in found for v in recipe.dropped]
+    totals.kept_bytes += sum(num_bytes(v) for v in kept)
+    totals.again_s += again_seconds(values, found, rates)
     return rewrite(values, found)
   eqns = []
   for eqn in values.jaxpr.eqns:
     if eqn.primitive.name == "scan":
-      body = _rewritten(eqn.params["jaxpr"], choice, rates, dropped)
+      body = _rewritten(eqn.params["jaxpr"], choice, rates, totals)
       eqn = eqn.replace(params={**eqn.params, "jaxpr": body})
     eqns.append(eqn)
   return values.jaxpr.replace(eqns=eqns)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
+import math
 from collections.abc import Iterator, Sequence
 
 from jaxmem_hlo.assignment import AssignmentModel
@@ -81,6 +83,7 @@ class Base:
     assignment = self._model.assign()
     self._temp_bytes = assignment.temp_bytes
     self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
+    self._rates = rates
     costs = cost.instruction_costs(self.module, rates)
     self._seconds = {key: c.seconds for key, c in costs.items()}
     self._entry = from_hlo(
@@ -138,6 +141,8 @@ class Base:
 
   def edited(self, edits: Edits) -> Module:
     """Returns the module with edits."""
+    if not edits:
+      return self.module
     platform = self.decided.platform
     return apply_edits(self.module, edits, platform, self._rules)
 
@@ -147,7 +152,29 @@ class Base:
       return self._temp_bytes
     platform = self.decided.platform
     model = AssignmentModel(self.edited(edits), platform, self._model)
-    return model.temp_bytes()
+    temp_bytes = model.temp_bytes()
+    del model
+    # While one plans, the collector is paused; modules are cycles.
+    gc.collect(0)
+    return temp_bytes
+
+  def schedule_s(self, module: Module) -> float:
+    """Estimates the seconds of all that an edited module runs."""
+    costs = cost.instruction_costs(module, self._rates)
+    return sum(costs[i.id].seconds for i in module.entry.instructions)
+
+  def estimate(self, view: View, live_limit: int) -> float:
+    """Estimates the seconds that edits for a limit of live bytes add.
+
+    Args:
+      view: In the light of which to choose.
+      live_limit: The limit.
+
+    Returns:
+      Seconds of the first choice of a sketch; infinity if it does not fit.
+    """
+    choice = self._chooser(view, "fast", False).sketch(live_limit)
+    return choice.extra_s if choice.peak_bytes <= live_limit else math.inf
 
   def sketch(
     self,

@@ -128,6 +128,7 @@ class Chooser:
     self._every_event = pools.all_events(problem, _MAX_EVENTS)
     self._found: dict[int, Profile | None] = {}
     self._bounds: dict[int, float] = {}
+    self._sketches: dict[int, Choice] = {}
     self._smallest: Profile | None = None
 
   def choose(self, limit_bytes: int, with_bound: bool = False) -> Choice:
@@ -166,12 +167,14 @@ class Chooser:
 
   def sketch(self, limit_bytes: int) -> Choice:
     """Returns the best choice of a few greedy runs; it may not fit."""
-    limit = limit_bytes + self.problem.slot_bytes
-    moved = self._choose_moved(limit)
-    best = pools.sketch(self.problem, limit, moved)
-    if best.peak_bytes <= limit:
-      offload.drop_needless(best, limit)
-    return self._choice(best)
+    if limit_bytes not in self._sketches:
+      limit = limit_bytes + self.problem.slot_bytes
+      moved = self._choose_moved(limit)
+      best = pools.sketch(self.problem, limit, moved)
+      if best.peak_bytes <= limit:
+        offload.drop_needless(best, limit)
+      self._sketches[limit_bytes] = self._choice(best)
+    return self._sketches[limit_bytes]
 
   def _choice(self, best: Profile, bound_s: float | None = None) -> Choice:
     return Choice(

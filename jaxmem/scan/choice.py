@@ -14,6 +14,7 @@ where drops d and works w are 0 or 1, and triggers are drops and works.
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
@@ -22,6 +23,8 @@ from jaxmem import cpsat
 
 _PICOSECONDS = 1e12
 _MAX_DETERMINISTIC_TIME = 20.0
+# A step is traced, and with it rewritten, several times.
+_NUM_REMEMBERED = 8
 
 
 class Work(NamedTuple):
@@ -92,13 +95,19 @@ class DropChoice:
   is_optimal: bool
 
 
-def choose(problem: DropProblem, save_bytes: int | None) -> DropChoice:
+@functools.lru_cache(maxsize=_NUM_REMEMBERED)
+def choose(
+  problem: DropProblem,
+  save_bytes: int | None,
+  max_deterministic_time: float = _MAX_DETERMINISTIC_TIME,
+) -> DropChoice:
   """Chooses the cheapest drops that save enough.
 
   Args:
     problem: What can be dropped.
     save_bytes: What to save; None for as much as possible. If it is more than
       that, as much as possible is saved, in the fewest seconds.
+    max_deterministic_time: CP-SAT's work on each of two questions.
 
   Returns:
     The choice; deterministic.
@@ -106,14 +115,15 @@ def choose(problem: DropProblem, save_bytes: int | None) -> DropChoice:
   empty = DropChoice(drops=(), saved_bytes=0, seconds=0.0, is_optimal=True)
   if not problem.saved_bytes or (save_bytes is not None and save_bytes <= 0):
     return empty
-  most = _Model(problem)
+  most = _Model(problem, max_deterministic_time)
   reached, proved = most.maximise_saving()
   if reached <= 0:
     return dataclasses.replace(empty, is_optimal=proved)
   target = reached if save_bytes is None else min(save_bytes, reached)
   # A target that a first solution passes does not depend on the maximum.
   is_bounded = save_bytes is not None and save_bytes <= reached
-  choice = _Model(problem).minimise_seconds(target)
+  model = _Model(problem, max_deterministic_time)
+  choice = model.minimise_seconds(target)
   is_optimal = choice.is_optimal and (proved or is_bounded)
   return dataclasses.replace(choice, is_optimal=is_optimal)
 
@@ -121,8 +131,9 @@ def choose(problem: DropProblem, save_bytes: int | None) -> DropChoice:
 class _Model:
   """The 0-1 program."""
 
-  def __init__(self, problem: DropProblem):
+  def __init__(self, problem: DropProblem, max_deterministic_time: float):
     self._problem = problem
+    self._work = max_deterministic_time
     self._model = cp_model.CpModel()
     self._drops = [
       self._model.new_bool_var(f"d{i}") for i in range(len(problem.saved_bytes))
@@ -135,7 +146,7 @@ class _Model:
   def maximise_saving(self) -> tuple[int, bool]:
     """Returns the most bytes that can be saved, and whether it is proved."""
     self._model.maximize(self._saving())
-    solver = cpsat.make_solver(_MAX_DETERMINISTIC_TIME)
+    solver = cpsat.make_solver(self._work)
     status = cpsat.solve(solver, self._model)
     if status not in ("optimal", "feasible"):
       return 0, False
@@ -154,7 +165,7 @@ class _Model:
         [*(scale * cost for cost in costs), *(1 - scale * r for r in relief)],
       )
     )
-    solver = cpsat.make_solver(_MAX_DETERMINISTIC_TIME)
+    solver = cpsat.make_solver(self._work)
     status = cpsat.solve(solver, self._model)
     if status not in ("optimal", "feasible"):
       return DropChoice(drops=(), saved_bytes=0, seconds=0.0, is_optimal=False)

@@ -1,9 +1,10 @@
 """Seconds that equations take, estimated before a compiler has seen them.
 
 What is recomputed in a loop's body is fused with what reads it there. So an
-elementwise equation counts for its arithmetic and for writing its result once,
-without a kernel of its own; products, reductions and the like read their
-operands as well, and start one. `jaxmem.cost` does this for compiled modules.
+elementwise equation counts for its arithmetic, without a kernel of its own, and
+for writing its result once if it has to be a buffer; products, reductions and
+the like read their operands as well, and start a kernel. `jaxmem.cost` does
+this for compiled modules.
 """
 
 import math
@@ -28,7 +29,9 @@ _THREEFRY_FLOPS = 100
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
 
 
-def equation_seconds(eqn: core.JaxprEqn, rates: Rates) -> float:
+def equation_seconds(
+  eqn: core.JaxprEqn, rates: Rates, *, is_fused: bool = False
+) -> float:
   """Returns the estimated time of one equation, its callees included.
 
   A branch counts as its most expensive side. A `while`, whose length is not
@@ -37,9 +40,11 @@ def equation_seconds(eqn: core.JaxprEqn, rates: Rates) -> float:
   Args:
     eqn: Any equation.
     rates: Of the device that will run it.
+    is_fused: Whether results of elementwise equations are never written.
   """
   bodies = [
-    jaxpr_seconds(body, rates) for body in core.jaxprs_in_params(eqn.params)
+    jaxpr_seconds(body, rates, is_fused=is_fused)
+    for body in core.jaxprs_in_params(eqn.params)
   ]
   name = eqn.primitive.name
   if name == "cond":
@@ -59,12 +64,17 @@ def equation_seconds(eqn: core.JaxprEqn, rates: Rates) -> float:
     return rates.seconds({}, elements, read + written)
   elements = sum(_elements(v.aval) for v in eqn.outvars)
   scalar = elements * (_THREEFRY_FLOPS if name in _RANDOM else 1)
+  written = 0 if is_fused else written
   return rates.seconds({}, scalar, written) - rates.launch_s
 
 
-def jaxpr_seconds(jaxpr: core.Jaxpr, rates: Rates) -> float:
+def jaxpr_seconds(
+  jaxpr: core.Jaxpr, rates: Rates, *, is_fused: bool = False
+) -> float:
   """Returns the estimated time of all equations of a jaxpr."""
-  return sum(equation_seconds(eqn, rates) for eqn in jaxpr.eqns)
+  return sum(
+    equation_seconds(eqn, rates, is_fused=is_fused) for eqn in jaxpr.eqns
+  )
 
 
 def product_flops(eqn: core.JaxprEqn) -> float:

@@ -100,15 +100,22 @@ def make_level(jaxpr: core.Jaxpr, where: str = "", num_runs: int = 1) -> Level:
   )
 
 
-def make_problem(level: Level, rates: Rates) -> tuple[DropProblem, list[str]]:
+def make_problem(
+  level: Level, rates: Rates, *, is_fused: bool
+) -> tuple[DropProblem, list[str]]:
   """States the choice among all residuals of a level and within.
 
   Bytes of pairs at different places count as if they were live together.
 
+  Args:
+    level: The level.
+    rates: Of the device that will run it.
+    is_fused: Whether what is recomputed may be fused with what reads it.
+
   Returns:
     The problem, and the residual that each of its drops stands for.
   """
-  builder = _ProblemBuilder(rates)
+  builder = _ProblemBuilder(rates, is_fused)
   for pair, num_runs in level.walk():
     builder.add(pair, num_runs)
   problem = DropProblem(
@@ -126,24 +133,48 @@ def stack_seconds(size_bytes: int, num_runs: int, rates: Rates) -> float:
   return num_runs * once
 
 
+def hoisted_seconds(
+  pair: Pair, size_bytes: int, num_runs: int, rates: Rates, *, is_fused: bool
+) -> float:
+  """Returns what a broadcast before the loops takes, less one within them.
+
+  It is written once and read in every iteration of both loops. A broadcast
+  within an iteration takes nothing if it is fused with what reads it, and
+  otherwise about as much.
+  """
+  if not is_fused:
+    return 0.0
+  num_bytes = (1.0 + 2.0 * pair.length) * size_bytes
+  return num_runs * (rates.seconds({}, 0.0, num_bytes) - rates.launch_s)
+
+
 def recompute_seconds(
-  pair: Pair, eqns: tuple[int, ...], num_runs: int, rates: Rates
+  pair: Pair,
+  eqns: tuple[int, ...],
+  num_runs: int,
+  rates: Rates,
+  *,
+  is_fused: bool,
 ) -> float:
   """Returns what some equations of the forward body take in one step."""
-  once = sum(equation_seconds(pair.body.eqns[index], rates) for index in eqns)
+  once = sum(
+    equation_seconds(pair.body.eqns[index], rates, is_fused=is_fused)
+    for index in eqns
+  )
   return num_runs * pair.length * once
 
 
 class _ProblemBuilder:
   """Collects the drops, works and needs of one pair after another."""
 
-  def __init__(self, rates: Rates):
+  def __init__(self, rates: Rates, is_fused: bool):
     self.saved_bytes: list[int] = []
     self.relief_s: list[float] = []
     self.names: list[str] = []
     self.works: list[Work] = []
     self.needs: list[Need] = []
     self.rates = rates
+    self.is_fused = is_fused
 
   def add(self, pair: Pair, num_runs: int) -> None:
     """Adds the drops of a pair and all that they may ask for."""
@@ -165,7 +196,15 @@ class _ProblemBuilder:
     for hoisted in pair.hoisted:  # They ask for nothing.
       self.names.append(hoisted.name)
       self.saved_bytes.append(hoisted.size_bytes)
-      self.relief_s.append(0.0)
+      self.relief_s.append(
+        hoisted_seconds(
+          pair,
+          hoisted.size_bytes,
+          num_runs,
+          self.rates,
+          is_fused=self.is_fused,
+        )
+      )
 
 
 class _Service:
@@ -223,7 +262,11 @@ class _Service:
       return None
     is_new = ("equation", index) not in self._work_of
     seconds = recompute_seconds(
-      self._pair, (index,), self._num_runs, self._builder.rates
+      self._pair,
+      (index,),
+      self._num_runs,
+      self._builder.rates,
+      is_fused=self._builder.is_fused,
     )
     work = self._work("equation", index, seconds, 0)
     if is_new:

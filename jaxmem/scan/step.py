@@ -13,6 +13,7 @@ from jaxmem.jaxpr import wrap
 from jaxmem.scan.choice import choose
 from jaxmem.scan.levels import (
   Level,
+  hoisted_seconds,
   make_level,
   make_problem,
   recompute_seconds,
@@ -106,7 +107,8 @@ def find_candidates(
     The candidates, and what cannot be dropped, with reasons.
   """
   level = make_level(closed_jaxpr)
-  return tuple(_candidates(level, rates).values()), _skipped(level)
+  candidates = _candidates(level, rates, keep_bits=True)
+  return tuple(candidates.values()), _skipped(level)
 
 
 def rewrite_step(
@@ -146,7 +148,7 @@ def rewrite_step(
   for _ in range(_MAX_ROUNDS):
     level = make_level(result.closed_jaxpr)
     result = dataclasses.replace(result, skipped=_skipped(level))
-    problem, names = make_problem(level, rates)
+    problem, names = make_problem(level, rates, is_fused=not keep_bits)
     choice = choose(problem, remaining)
     if not choice.drops:
       break
@@ -207,7 +209,9 @@ def _drop_names(
   keep_bits: bool,
 ) -> Rewritten:
   level = make_level(closed_jaxpr)
-  unknown = sorted(names - _candidates(level, rates).keys())
+  unknown = sorted(
+    names - _candidates(level, rates, keep_bits=keep_bits).keys()
+  )
   if unknown:
     raise ValueError(
       f"{unknown[0]!r} is not a residual that can be dropped here; see"
@@ -232,9 +236,15 @@ def _drop(
   for pair, num_runs in level.walk():
     recipe = make_recipe(pair, names)
     saved += recipe.saved_bytes
-    saved += sum(h.size_bytes for h in pair.hoisted if h.name in names)
-    seconds += _extra_seconds(pair, recipe, num_runs, rates)
-  candidates = _candidates(level, rates)
+    for hoisted in (h for h in pair.hoisted if h.name in names):
+      saved += hoisted.size_bytes
+      seconds -= hoisted_seconds(
+        pair, hoisted.size_bytes, num_runs, rates, is_fused=not keep_bits
+      )
+    seconds += _extra_seconds(
+      pair, recipe, num_runs, rates, keep_bits=keep_bits
+    )
+  candidates = _candidates(level, rates, keep_bits=keep_bits)
   chosen = tuple(each for name, each in candidates.items() if name in names)
   return dataclasses.replace(
     result,
@@ -246,16 +256,21 @@ def _drop(
 
 
 def _extra_seconds(
-  pair: Pair, recipe: Recipe, num_runs: int, rates: Rates
+  pair: Pair, recipe: Recipe, num_runs: int, rates: Rates, *, keep_bits: bool
 ) -> float:
   stacks = sum(
     stack_seconds(residual.size_bytes, num_runs, rates)
     for residual in recipe.dropped
   )
-  return recompute_seconds(pair, recipe.eqns, num_runs, rates) - stacks
+  again = recompute_seconds(
+    pair, recipe.eqns, num_runs, rates, is_fused=not keep_bits
+  )
+  return again - stacks
 
 
-def _candidates(level: Level, rates: Rates) -> dict[str, ScanCandidate]:
+def _candidates(
+  level: Level, rates: Rates, *, keep_bits: bool
+) -> dict[str, ScanCandidate]:
   found = {}
   for pair, num_runs in level.walk():
     for residual in pair.residuals:
@@ -265,7 +280,9 @@ def _candidates(level: Level, rates: Rates) -> dict[str, ScanCandidate]:
         source=residual.source,
         size_bytes=residual.size_bytes,
         extra_bytes=recipe.extra_bytes,
-        seconds=_extra_seconds(pair, recipe, num_runs, rates),
+        seconds=_extra_seconds(
+          pair, recipe, num_runs, rates, keep_bits=keep_bits
+        ),
       )
     for hoisted in pair.hoisted:
       found[hoisted.name] = ScanCandidate(
@@ -273,7 +290,9 @@ def _candidates(level: Level, rates: Rates) -> dict[str, ScanCandidate]:
         source=hoisted.source,
         size_bytes=hoisted.size_bytes,
         extra_bytes=0,
-        seconds=0.0,
+        seconds=-hoisted_seconds(
+          pair, hoisted.size_bytes, num_runs, rates, is_fused=not keep_bits
+        ),
       )
   return found
 
