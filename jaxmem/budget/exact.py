@@ -42,11 +42,6 @@ from jaxmem.budget.problem import BudgetProblem
 _BYTE_STEPS = 1 << 20
 _COST_STEPS = 1_000_000
 
-# The units of a plan may run at all steps of its pool where that makes no more
-# events than this. Where values are few and large, when each of them comes back
-# matters; of many small ones some are there at every moment anyway.
-_MAX_CROSSED = 500
-
 # A Boolean variable, its negation, or a known truth value.
 _Literal = Any
 
@@ -57,8 +52,7 @@ class ExactResult:
 
   Attributes:
     profile: The plan; None if there is none, or none was found.
-    status: Of the search. "optimal" and "infeasible" are about the pool and
-      what was added to it.
+    status: Of the search. "optimal" and "infeasible" are about the pool.
     lower_bound_s: No plan from the pool costs less.
   """
 
@@ -75,45 +69,17 @@ def choose_from_pool(
   hint: Profile | None = None,
   transfers: Sequence[Transfer] = (),
 ) -> ExactResult:
-  """Finds the cheapest plan that fits, with events of a pool.
-
-  If the pool is small, what its best plan runs is then tried at any of its
-  steps: greedy runs look for the latest only.
+  """Finds the cheapest plan that fits, with events of a pool only.
 
   Args:
     problem: The problem.
     limit_bytes: The limit.
     pool: Events to choose from.
-    work: CP-SAT's deterministic time, roughly seconds; half as much again for
-      the second search.
+    work: CP-SAT's deterministic time, roughly seconds.
     hint: A plan to start from.
     transfers: What goes to the host and back in every plan.
   """
-  result = _Program(problem, limit_bytes, pool, transfers).solve(work, hint)
-  if result.status != "optimal" or result.profile is None:
-    return result
-  crossed = _cross(problem, pool, result.profile)
-  if not len(set(pool)) < len(crossed) <= _MAX_CROSSED:
-    return result
-  program = _Program(problem, limit_bytes, crossed, transfers)
-  better = program.solve(work / 2, result.profile)
-  if better.profile and better.profile.seconds <= result.profile.seconds:
-    return better
-  return dataclasses.replace(better, profile=result.profile, status="feasible")
-
-
-def _cross(
-  problem: BudgetProblem, pool: Sequence[Event], plan: Profile
-) -> tuple[Event, ...]:
-  """Returns a pool, and all runs of a plan's units at the pool's steps."""
-  steps = {step for _, step in pool}
-  crossed = {
-    (unit, step)
-    for unit in {unit for unit, _ in plan.events}
-    for step in steps
-    if problem.units[unit].step < step <= problem.latest_run[unit]
-  }
-  return tuple(sorted(crossed.union(pool)))
+  return _Program(problem, limit_bytes, pool, transfers).solve(work, hint)
 
 
 @dataclasses.dataclass(slots=True)
