@@ -28,7 +28,7 @@ from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers
 from jaxmem import cost, dump, hook, targets, variants
-from jaxmem.limit_plan import LimitPlan, LimitPlanner
+from jaxmem.limit_plan import LimitPlan
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Examples per step.")
@@ -89,7 +89,8 @@ class _Case:
     self._step = zoo.build(model, _BATCH.value, size=_SIZE.value)
     options = jaxmem.Options(effort=cast(Any, _EFFORT.value))
     self._request = hook.Request(options=options, target=target)
-    self._planners: dict[str, LimitPlanner] = {}
+    self._compile_s = 0.0
+    self._num_compiles = 0
     module = self._module(self._step, self._step.function)
     self._assignment = AssignmentModel(module, self._platform).assign()
     self._step_s = self._seconds(module)
@@ -136,24 +137,29 @@ class _Case:
       room: Bytes of the temporaries.
     """
     start_s = time.process_time()
+    self._compile_s, self._num_compiles = 0.0, 0
     fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
     request = dataclasses.replace(self._request, limit_bytes=fixed_bytes + room)
     step = self._step
     variant = variants.pick(
       step.function,
       lambda fun: jax.jit(fun, **step.jit_kwargs).trace(*step.args),
-      lambda fun: _lower(step, fun, self._target),
+      lambda fun: cast(Any, _Timed(self, _lower(step, fun, self._target))),
       targets.compile_options(self._target),
       request,
     )
     function = variant.apply(step.function, request)
-    key = repr((variant.save_bytes, variant.choice))
-    if key not in self._planners:
-      module = self._module(step, function)
-      self._planners[key] = request.planner(module, self._platform)
-    row: Row = {"effort": _EFFORT.value}
+    picking_s = time.process_time() - start_s - self._compile_s
+    captured = self._module(step, function)
+    start_s = time.process_time() - picking_s
+    row: Row = {
+      "effort": _EFFORT.value,
+      "num_compiles": self._num_compiles,
+      "compile_s": round(self._compile_s, 1),
+    }
     try:
-      plan = self._planners[key].fit(fixed_bytes + room)
+      plan = request.decide(captured, self._platform)
+      assert isinstance(plan, LimitPlan)
     except jaxmem.InfeasibleError as error:
       row["error"] = "no plan was found"
       row["smallest_temp_bytes"] = error.smallest_bytes - fixed_bytes
@@ -174,30 +180,30 @@ class _Case:
       "is_reordered": bool(plan.base.orders),
       "planning_s": round(time.process_time() - start_s, 1),
     }
-    module, measure = self._edited(function, plan)
-    row["schedule_extra"] = self._extra(module)
-    return row | (_measured(row, measure()) if _COMPILE.value else {})
+    row["schedule_extra"] = self._extra(plan.apply(captured))
+    if not _COMPILE.value:
+      return row
+    return row | _measured(row, self._measure(function, plan))
 
-  def _edited(
-    self, function: Callable[..., Any], plan: LimitPlan
-  ) -> tuple[Module, Callable[[], int]]:
-    """Returns the planned module, and what measures its temporaries."""
-    captured = self._module(self._step, function)
+  def _measure(self, function: Callable[..., Any], plan: LimitPlan) -> int:
+    """Compiles a plan; returns the temporaries as XLA reports them."""
 
     def rewrite(data: bytes, platform: str) -> bytes:
       del platform
       return plan.apply(hook.read(data)).to_bytes()
 
-    def measure() -> int:
-      tag = hook.new_tag()
-      transform.add_handler(tag, rewrite)
-      try:
-        marked = hook.marked(function, tag)
-        return _temp_bytes(self._step, marked, self._target)
-      finally:
-        transform.remove_handler(tag)
+    tag = hook.new_tag()
+    transform.add_handler(tag, rewrite)
+    try:
+      marked = hook.marked(function, tag)
+      return _temp_bytes(self._step, marked, self._target)
+    finally:
+      transform.remove_handler(tag)
 
-    return plan.apply(captured), measure
+  def add_compile(self, seconds: float) -> None:
+    """Counts a compile up to the schedule while a version is picked."""
+    self._compile_s += seconds
+    self._num_compiles += 1
 
   def _by_hand(self, policy: Any) -> Row:
     """Returns what `jax.checkpoint` around each block makes of the step."""
@@ -262,6 +268,22 @@ class _Case:
   def _extra(self, module: Module) -> float:
     """Estimated seconds over those of the step as it is, as a fraction."""
     return round(self._seconds(module) / self._step_s - 1, 5)
+
+
+class _Timed:
+  """A lowered step that says how long XLA compiles it."""
+
+  def __init__(self, case: _Case, lowered: jax.stages.Lowered):
+    self._case = case
+    self._lowered = lowered
+
+  def compile(self, **kwargs: Any) -> jax.stages.Compiled:
+    """See `jax.stages.Lowered.compile`."""
+    start_s = time.process_time()
+    try:
+      return self._lowered.compile(**kwargs)
+    finally:
+      self._case.add_compile(time.process_time() - start_s)
 
 
 def _lower(
