@@ -68,7 +68,7 @@ def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
 
   At least `lower_bound.seconds`, and mostly much more where runs feed each
   other or values are large, in a few seconds of work. Like that it is about
-  recomputes alone, on the given order. The same on every machine.
+  recomputes alone, on the given order. It does not depend on the clock.
 
   Args:
     problem: The problem.
