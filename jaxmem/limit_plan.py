@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -103,23 +104,32 @@ class LimitPlanner:
     self._spent_s = 0.0
     self._name = transform.unmarked(module.name).removeprefix("jit_")
     self._options = options
+    self._module = module
+    self._rates = rates
     with self._timed():
       decided = plan_module(module, platform, options)
-      self._bases = [
-        Base(module, d, rates, options.offload)
-        for d in (decided, *_as_given(module, decided))
-      ]
+      self._planned = Base(module, decided, rates, options.offload)
+
+  @functools.cached_property
+  def _bases(self) -> list[Base]:
+    """The planned order, and XLA's own; the latter only where it is needed."""
+    given = _as_given(self._module, self._planned.decided)
+    offload = self._options.offload
+    return [
+      self._planned,
+      *(Base(self._module, d, self._rates, offload) for d in given),
+    ]
 
   @property
   def total_bytes(self) -> int:
     """Bytes of the whole program without edits."""
-    base = self._bases[0]
+    base = self._planned
     return base.fixed_bytes + base.unedited().temp_bytes
 
   @property
   def step_s(self) -> float:
     """Estimated seconds of a step without edits."""
-    return self._bases[0].step_s
+    return self._planned.step_s
 
   def estimate(self, limit_bytes: int) -> float:
     """Estimates in little time what it costs to fit a limit.
@@ -133,7 +143,7 @@ class LimitPlanner:
     Returns:
       Seconds that edits add; infinity if the sketch does not fit.
     """
-    base = self._bases[0]
+    base = self._planned
     room = limit_bytes - base.fixed_bytes
     if base.unedited().temp_bytes <= room:
       return 0.0
@@ -149,22 +159,45 @@ class LimitPlanner:
     Raises:
       InfeasibleError: If no plan was found that fits.
     """
+    found = self.find(limit_bytes)
+    if found is not None:
+      return found
+    room = limit_bytes - self._planned.fixed_bytes
     with self._timed():
-      plan = self._fit(limit_bytes)
+      best = self._smallest()
+      if best.temp_bytes > room:
+        _raise_infeasible(self._name, best, self._least_base(), room)
+      plan = self._plan(best, limit_bytes)
+    return dataclasses.replace(plan, seconds=self._spent_s)
+
+  def find(self, limit_bytes: int) -> LimitPlan | None:
+    """Returns what `fit` does, but None where only the smallest plan might fit.
+
+    To look for that takes longest.
+
+    Args:
+      limit_bytes: Most bytes of arguments, outputs and temporaries.
+    """
+    best: Fit | None = self._planned.unedited()
+    room = limit_bytes - self._planned.fixed_bytes
+    with self._timed():
+      if best.temp_bytes > room:
+        best = self._cheapest(room)
+      if best is None:
+        return None
+      plan = self._plan(best, limit_bytes)
     return dataclasses.replace(plan, seconds=self._spent_s)
 
   @contextlib.contextmanager
   def _timed(self) -> Iterator[None]:
     start = time.perf_counter()
-    with paused_collector():
-      yield
-    self._spent_s += time.perf_counter() - start
+    try:
+      with paused_collector():
+        yield
+    finally:
+      self._spent_s += time.perf_counter() - start
 
-  def _fit(self, limit_bytes: int) -> LimitPlan:
-    best = self._bases[0].unedited()
-    room = limit_bytes - best.base.fixed_bytes
-    if best.temp_bytes > room:
-      best = self._cheapest(room)
+  def _plan(self, best: Fit, limit_bytes: int) -> LimitPlan:
     edited = best.base.edited(best.edits)
     if self._options.verify and best.edits:
       verify_module(edited, best.base.decided.platform)
@@ -192,7 +225,7 @@ class LimitPlanner:
     found = [b.smallest(view) for b in self._bases for view in VIEWS]
     return min(found, key=lambda f: (f.temp_bytes, f.extra_s))
 
-  def _cheapest(self, room: int) -> Fit:
+  def _cheapest(self, room: int) -> Fit | None:
     """Sketches a plan on every base, and takes more time for the best."""
     sketches: list[Fit] = []
     if self._least_base().bound.num_bytes <= room:
@@ -202,10 +235,7 @@ class LimitPlanner:
         or self._sketches(room, VIEWS, with_link=True)
       )
     if not sketches:
-      best = self._smallest()
-      if best.temp_bytes > room:
-        _raise_infeasible(self._name, best, self._least_base(), room)
-      return best
+      return None
     best = min(sketches, key=lambda f: f.extra_s)
     return best.base.refine(best, self._options.effort, room)
 

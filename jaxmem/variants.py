@@ -227,10 +227,23 @@ class _Search:
     originals that need not run any more.
     """
     best: tuple[_Tried, LimitPlan] | None = None
-    nearest: tuple[_Tried, InfeasibleError] | None = None
     for tried in sorted(self._tried, key=lambda t: (t.schedule_s, t.hopeful_s)):
       if best is not None and tried.hopeful_s >= best[1].schedule_s:
         continue
+      plan = tried.planner.find(self._limit_bytes)
+      if plan and (best is None or plan.schedule_s < best[1].schedule_s):
+        best = tried, plan
+    found = best or self._nearest()
+    if self._capture.options == self._request.options:
+      platform = self._capture.platform
+      self._request.remember(found[0].module, platform, found[1])
+    return found[0].variant
+
+  def _nearest(self) -> tuple[_Tried, LimitPlan | InfeasibleError]:
+    """Returns the smallest version, and its plan or why there is none."""
+    best: tuple[_Tried, LimitPlan] | None = None
+    nearest: tuple[_Tried, InfeasibleError] | None = None
+    for tried in self._tried:
       try:
         plan = tried.planner.fit(self._limit_bytes)
       except InfeasibleError as error:
@@ -241,10 +254,7 @@ class _Search:
         best = tried, plan
     found = best or nearest
     assert found is not None
-    if self._capture.options == self._request.options:
-      platform = self._capture.platform
-      self._request.remember(found[0].module, platform, found[1])
-    return found[0].variant
+    return found
 
   def stack_less(self, jaxpr: core.Jaxpr, stacked_bytes: int) -> None:
     """Tries a few amounts that loops do not stack.
