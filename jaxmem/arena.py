@@ -139,7 +139,7 @@ def keep(
   `release` is called.
 
   Args:
-    compiled: As `repack` takes it. It must return at least two arrays.
+    compiled: As `repack` takes it.
     strict: Whether to raise, rather than warn, where that is not possible.
 
   Returns:

@@ -78,11 +78,13 @@ class KeptJit:
     self, args: tuple[Any, ...], kwargs: dict[str, Any]
   ) -> Callable[..., Any]:
     compiled = self._jitted.lower(*args, **kwargs).compile()
-    placed = jax.tree.leaves(
-      (compiled.input_shardings, compiled.output_shardings)
-    )
-    platforms = {d.platform for s in placed for d in s.device_set}
-    return arena.keep(compiled) if platforms == {"cpu"} else self._jitted
+    shardings = (compiled.input_shardings, compiled.output_shardings)
+    devices = {d for s in jax.tree.leaves(shardings) for d in s.device_set}
+    memory = compiled.memory_analysis()
+    has_temporaries = memory is None or memory.temp_size_in_bytes > 0
+    if has_temporaries and {d.platform for d in devices} == {"cpu"}:
+      return arena.keep(compiled)
+    return self._jitted
 
 
 def _signature(

@@ -6,6 +6,7 @@ import json
 import pathlib
 import re
 import tempfile
+import warnings
 from unittest import mock
 
 import jax
@@ -188,6 +189,12 @@ class KeepArenaTest(WatchedTest):
       kept(arrays()[0])
     with self.assertRaisesRegex(TypeError, "as an abstract array"):
       kept("x", "y")
+
+  def test_nothing_to_keep(self):
+    kept = jaxmem.jit(lambda x: x + 1, options=self._OPTIONS)
+    with warnings.catch_warnings():
+      warnings.simplefilter("error")
+      self.assertEqual(kept(1.0), 2.0)
 
   def test_static_arguments_are_refused(self):
     with self.assertRaisesRegex(ValueError, "support static_argnums"):

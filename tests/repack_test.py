@@ -165,12 +165,25 @@ class KeepTest(parameterized.TestCase):
     self.assertEqual(kept.arena_bytes, _temp_bytes(compiled))
     self.assertEqual(_run(_MODELS[0], kept), _run(_MODELS[0], compiled))
 
-  def test_what_is_not_understood_is_returned_with_a_warning(self):
-    def single(x):
-      return jnp.tanh(x @ x) @ x
+  @parameterized.parameters((), 0)
+  def test_a_single_array(self, *donate_argnums):
+    def step(x):
+      return jnp.tanh(x @ jnp.sin(x)) @ x
 
-    compiled = jax.jit(single).lower(jnp.ones((32, 32))).compile()
-    with self.assertWarnsRegex(RuntimeWarning, "keep .* a single array"):
+    jitted = jax.jit(step, donate_argnums=donate_argnums)
+    compiled = jitted.lower(jnp.ones((32, 32))).compile()
+    kept = _keep(compiled)
+    for scale in (0.5, 2.0):
+      # Each call has an array of its own to take over.
+      got, want = (f(scale * jnp.eye(32)) for f in (kept, compiled))
+      np.testing.assert_array_equal(got, want)
+    x = jnp.eye(32)
+    kept(x)
+    self.assertEqual(x.is_deleted(), bool(donate_argnums))
+
+  def test_what_is_not_understood_is_returned_with_a_warning(self):
+    compiled = jax.jit(lambda x: (x + 1, x)).lower(jnp.ones(4)).compile()
+    with self.assertWarnsRegex(RuntimeWarning, "keep .* no temporaries"):
       self.assertIs(arena.keep(compiled), compiled)
     with self.assertRaises(executable.UnsupportedExecutableError):
       arena.keep(compiled, strict=True)

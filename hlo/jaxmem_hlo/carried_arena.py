@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NAME = "jaxmem_arena"
 # Numbers of xla.PrimitiveType and of ifrt's DTypeProto.
 _U8 = 6
+_TUPLE = 13
 _IFRT_U8 = 6
 _MAY_ALIAS = 1
 _POINTER_BYTES = 8
@@ -67,7 +68,7 @@ def carry_arena(read: CpuExecutable) -> bytes:
     read: The executable; it is not changed.
 
   Raises:
-    UnsupportedExecutableError: If it returns a single array.
+    UnsupportedExecutableError: If no tuple lists its results.
   """
   edit = _Edit(read)
   result = cpu_executable_pb2.CompilationResult()
@@ -92,16 +93,18 @@ class _Edit:
       for c in self._module.computations
       if c.id == self._module.entry_computation_id
     )
-    self._root_id = self._entry.root_id
-    root = self._find(self._root_id)
-    if root.opcode != "tuple":
+    root = self._find(self._entry.root_id)
+    # A single array is returned as it is, without a table.
+    self._is_single = not root.shape.tuple_shapes
+    if root.opcode != "tuple" and not self._is_single:
       raise UnsupportedExecutableError(
-        "The function returns a single array: nothing can be returned with it."
+        f"The results are made by {root.name}, not listed by a tuple."
       )
-    self._num_results = len(root.operand_ids)
+    self._num_results = 1 if self._is_single else len(root.operand_ids)
     self._num_parameters = len(self._entry.program_shape.parameters)
     # Ids are unique in the lower half; the upper is the computation's.
     self._id = max(i.id for i in self._entry.instructions) + 1
+    self._root_id = self._id + 1 if self._is_single else root.id
     self._shape = hlo_pb2.Shape(
       element_type=_U8,
       dimensions=[read.temp_bytes],
@@ -120,6 +123,9 @@ class _Edit:
     self._entry.instructions.insert(0, parameter)
     sequence = self._module.schedule.sequences[self._entry.id]
     sequence.instruction_ids.insert(0, self._id)
+    if self._is_single:
+      sequence.instruction_ids.append(self._root_id)
+      self._list_result()
     root = self._find(self._root_id)
     root.operand_ids.append(self._id)
     root.shape.tuple_shapes.append(self._shape)
@@ -158,6 +164,8 @@ class _Edit:
     temp.parameter_number = self._num_parameters
     temp.maybe_live_out = True
     temp.assigned.add(logical_buffer_id=buffer_id, size=size_bytes)
+    if self._is_single:
+      self._add_table(assignment, buffer_id + 1)
     self._grow_table(assignment)
     return assignment.SerializeToString()
 
@@ -180,10 +188,44 @@ class _Edit:
   def _find(self, instruction_id: int) -> hlo_pb2.Instruction:
     return next(i for i in self._entry.instructions if i.id == instruction_id)
 
+  def _list_result(self) -> None:
+    """Makes a tuple of the only result the root."""
+    result = self._find(self._entry.root_id)
+    self._entry.instructions.add(
+      name=f"{_NAME}_results",
+      opcode="tuple",
+      id=self._root_id,
+      operand_ids=[result.id],
+      shape=hlo_pb2.Shape(element_type=_TUPLE, tuple_shapes=[result.shape]),
+    )
+    self._entry.root_id = self._root_id
+    for entry in self._module.input_output_alias.entries:
+      entry.output_shape_index.insert(0, 0)
+
   def _extend(self, shape: hlo_pb2.ProgramShape) -> None:
+    if self._is_single:
+      only = hlo_pb2.Shape(element_type=_TUPLE, tuple_shapes=[shape.result])
+      shape.result.CopyFrom(only)
     shape.parameters.append(self._shape)
     shape.parameter_names.append(_NAME)
     shape.result.tuple_shapes.append(self._shape)
+
+  def _add_table(
+    self, assignment: hlo_pb2.BufferAssignment, buffer_id: int
+  ) -> None:
+    """Adds the table of a tuple of the only result."""
+    assignment.logical_buffers.add(
+      id=buffer_id,
+      size=_POINTER_BYTES,
+      defined_at=hlo_pb2.BufferLocation(instruction_id=self._root_id),
+    )
+    table = assignment.allocations.add(
+      index=len(assignment.allocations),
+      size=_POINTER_BYTES,
+      maybe_live_out=True,
+      is_tuple=True,
+    )
+    table.assigned.add(logical_buffer_id=buffer_id, size=_POINTER_BYTES)
 
   def _grow_table(self, assignment: hlo_pb2.BufferAssignment) -> None:
     """Makes room for one more pointer in the table of results."""
