@@ -134,8 +134,8 @@ def keep(
   """Returns the same function with its temporaries placed, and kept allocated.
 
   Runs nothing and compiles nothing but a function of one array. The machine
-  code is the same, so are the numbers it computes, bit for bit. Memory is taken
-  at the first call, and given back when the returned function is deleted or its
+  code is the same, so are the numbers it computes, bit for bit. Temporaries are
+  placed no higher than by XLA. Memory is taken at the first call, and given back when the returned function is deleted or its
   `release` is called.
 
   Args:
@@ -152,7 +152,7 @@ def keep(
   """
   try:
     try:
-      flat, arena_bytes = carried_arena.load(compiled, _place)
+      flat, arena_bytes = carried_arena.load(compiled, _place_late)
     except (executable.UnsupportedExecutableError, ValueError):
       # Where XLA put them they can stay.
       flat, arena_bytes = carried_arena.load(compiled)
@@ -182,18 +182,25 @@ def _warn(what: str, error: Exception) -> None:
 
 def _place_lower(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
   """Places items at least one unit of alignment below XLA's height."""
-  offsets, height_bytes = _place(items)
-  xla_bytes = max(item.offset_bytes + item.size_bytes for item in items)
-  if height_bytes > xla_bytes - ALIGNMENT_BYTES:
-    raise _NoGainError
-  return offsets, height_bytes
-
-
-def _place(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
   problem = placement_problem(items)
-  solution = late_reuse(problem, place(problem))
+  solution = place(problem)
+  if solution.height_bytes > _xla_bytes(items) - ALIGNMENT_BYTES:
+    raise _NoGainError
+  solution = late_reuse(problem, solution)
   validate(problem, solution)
   return list(solution.offsets), solution.height_bytes
+
+
+def _place_late(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
+  """Places items no higher than XLA does, and takes memory over late."""
+  problem = placement_problem(items)
+  solution = late_reuse(problem, place(problem), _xla_bytes(items))
+  validate(problem, solution)
+  return list(solution.offsets), solution.height_bytes
+
+
+def _xla_bytes(items: Sequence[PlacementItem]) -> int:
+  return max(item.offset_bytes + item.size_bytes for item in items)
 
 
 def _buffer(index: int, item: PlacementItem) -> Buffer:

@@ -317,6 +317,9 @@ class LateReuseTest(parameterized.TestCase):
     self.assertEqual(
       placement.late_reuse(given, solution).offsets, solution.offsets
     )
+    late = placement.late_reuse(given, solution, capacity=8)
+    validate(given, late)
+    self.assertIn(late.offsets, ((0, 4, 0), (4, 0, 4)))
 
   @parameterized.parameters(*range(12))
   def test_random_problems(self, seed):

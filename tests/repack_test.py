@@ -94,9 +94,9 @@ class RepackTest(parameterized.TestCase):
 class KeepTest(parameterized.TestCase):
   @parameterized.parameters(*_MODELS, "moe_transformer")
   def test_same_bits_in_an_arena_that_stays(self, name):
-    compiled, repacked = _pair(name)
+    compiled = _pair(name)[0]
     kept = _keep(_fresh(name))
-    self.assertEqual(kept.arena_bytes, _temp_bytes(repacked))
+    self.assertLessEqual(kept.arena_bytes, _temp_bytes(compiled))
     before, after = compiled.memory_analysis(), kept.memory_analysis()
     self.assertEqual(after.temp_size_in_bytes, 0)
     for field in ("argument_size_in_bytes", "alias_size_in_bytes"):
@@ -159,7 +159,7 @@ class KeepTest(parameterized.TestCase):
     def refuse(items):
       raise executable.UnsupportedExecutableError("not understood")
 
-    with mock.patch.object(arena, "_place", refuse):
+    with mock.patch.object(arena, "_place_late", refuse):
       kept = _keep(_fresh(_MODELS[0]))
     compiled = _pair(_MODELS[0])[0]
     self.assertEqual(kept.arena_bytes, _temp_bytes(compiled))

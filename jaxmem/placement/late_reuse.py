@@ -20,20 +20,24 @@ from jaxmem.placement.problem import Buffer, Problem, Solution
 _SHARES = (1.0, 0.94, 0.9, 0.8, 0.65)
 
 
-def late_reuse(problem: Problem, solution: Solution) -> Solution:
+def late_reuse(
+  problem: Problem, solution: Solution, capacity: int | None = None
+) -> Solution:
   """Places buffers so that memory is taken over later, in the same height.
 
   Args:
     problem: The buffers.
     solution: A placement of them.
+    capacity: Bytes that may be used, if more than the height of `solution`.
 
   Returns:
     A placement that is not higher; the same one if none was found.
   """
+  capacity = max(capacity or 0, solution.height_bytes)
   for share in _SHARES:
-    longer = _extended(problem, int(share * solution.height_bytes))
-    late = large_first(longer, solution.height_bytes)
-    if late.fits(solution.height_bytes):
+    longer = _extended(problem, int(share * capacity))
+    late = large_first(longer, capacity)
+    if late.fits(capacity):
       is_tight = late.height_bytes == solution.lower_bound_bytes
       return dataclasses.replace(
         solution,
