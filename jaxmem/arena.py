@@ -135,8 +135,8 @@ def keep(
 
   Runs nothing and compiles nothing but a function of one array. The machine
   code is the same, so are the numbers it computes, bit for bit. Temporaries are
-  placed no higher than by XLA. Memory is taken at the first call, and given back
-  when the returned function is deleted or its `release` is called.
+  placed no higher than by XLA. Memory is taken at the first call; it is given
+  back when the returned function is deleted or its `release` is called.
 
   Args:
     compiled: As `repack` takes it.
