@@ -72,9 +72,9 @@ Steps under `jaxmem.jit`, the same with its [arena
 kept](placement.md#keeping-the-arena-jaxmemarenakeep) from step to step, and
 `jax.jit` by turns in one process, on two CPU cores: small versions of the
 models at batch 4 (`--steps=60`), and all but LLaMA, whose steps do not fit side
-by side in 24 GB, at full size (`--size=full --batch=1`, 9 to 17 rounds). Some
-of these were measured again, all that other programs had run beside but the
-mixture of experts and GPT-2. *ratio* is the median
+by side in 24 GB, at full size (`--size=full --batch=1`, 9 to 17 rounds). All
+of these were measured twice, as other programs had run beside some of them; the
+second measurement counts. *ratio* is the median
 over rounds of a step's time divided by that of jax.jit's step beside it, with
 its 95 % confidence interval; *fast* is the ratio of the 20th percentiles, since
 disturbances only ever add time; *surely slower* counts intervals above 1.
