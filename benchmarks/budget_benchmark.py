@@ -261,9 +261,7 @@ class _Case:
 
   def _seconds(self, module: Module) -> float:
     """Estimated seconds of all that a schedule runs."""
-    rates = cost.for_target(self._target)
-    costs = cost.instruction_costs(module, rates)
-    return sum(costs[i.id].seconds for i in module.entry.instructions)
+    return cost.schedule_seconds(module, cost.for_target(self._target))
 
   def _extra(self, module: Module) -> float:
     """Estimated seconds over those of the step as it is, as a fraction."""

@@ -1,6 +1,62 @@
-"""Statistics of paired measurements."""
+"""Steps that run by turns in one process, and statistics of what they took."""
 
-from collections.abc import Sequence
+import resource
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Runner:
+  """A compiled train step, its state, and what each of its runs took.
+
+  Attributes:
+    compiled: The step; its first two results are its first two arguments.
+    args: Its arguments, of the next run.
+
+  Args:
+    compiled: The step.
+    args: Arguments of the first run; they are copied.
+  """
+
+  def __init__(self, compiled: Callable[..., Any], args: Any):
+    self.compiled: Any = compiled
+    self.args = jax.tree.map(jnp.array, args)
+    self._taken: list[tuple[float, ...]] = []
+
+  def run(self) -> None:
+    """Runs one step, to its end."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    start = time.perf_counter()
+    result = jax.block_until_ready(self.compiled(*self.args))
+    wall_s = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    user_s = after.ru_utime - before.ru_utime
+    system_s = after.ru_stime - before.ru_stime
+    num_faults = after.ru_minflt - before.ru_minflt
+    self._taken.append((wall_s, user_s, system_s, num_faults))
+    self.args = (*result[:2], *self.args[2:])
+
+  def taken(self, num_warm_up: int) -> np.ndarray:
+    """Returns what the runs after the first few took.
+
+    Shape [runs, 4]: wall, user and system seconds, and page faults.
+    """
+    return np.array(self._taken[num_warm_up:])
+
+
+def run_round(runners: Sequence[Runner], index: int) -> None:
+  """Runs each once; drift of the machine's speed hits all alike.
+
+  Args:
+    runners: Who runs.
+    index: Number of the round; every other one goes backward.
+  """
+  for runner in runners if index % 2 else reversed(runners):
+    runner.run()
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -10,7 +10,6 @@ after three steps.
 """
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from absl import app, flags
 
 import jaxmem
 from benchmarks import zoo
-from benchmarks.paired import median_interval
+from benchmarks.paired import Runner, median_interval, run_round
 from benchmarks.row_output import emit_row, versions
 from jaxmem import arena
 
@@ -34,33 +33,13 @@ _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 _NUM_WARM_UP = 3
 
 
-class _Runner:
-  """A compiled step and its state."""
-
-  def __init__(self, compiled: Callable[..., Any], args: Any):
-    self.compiled: Any = compiled
-    self.args = jax.tree.map(jnp.array, args)
-    self.seconds: list[float] = []
-
-  def run(self) -> None:
-    start = time.perf_counter()
-    result = jax.block_until_ready(self.compiled(*self.args))
-    self.seconds.append(time.perf_counter() - start)
-    self.args = (*result[:2], *self.args[2:])
-
-  @property
-  def timed(self) -> np.ndarray:
-    return np.array(self.seconds[_NUM_WARM_UP:])
-
-
 def measure(model: str) -> dict[str, Any]:
   """Times one model and returns its row."""
   step = zoo.build(model, _BATCH.value, size=_SIZE.value)
   plain, planned, kept = runners = _runners(step)
   is_equal = True
   for i in range(_NUM_WARM_UP + _STEPS.value):
-    for runner in runners if i % 2 else reversed(runners):
-      runner.run()
+    run_round(runners, i)
     if i < _NUM_WARM_UP:
       is_equal &= _same(plain.args, planned.args)
       is_equal &= _same(plain.args, kept.args)
@@ -73,14 +52,14 @@ def measure(model: str) -> dict[str, Any]:
     "xla_temp_bytes": plain.compiled.memory_analysis().temp_size_in_bytes,
     "temp_bytes": planned.compiled.memory_analysis().temp_size_in_bytes,
     "kept_bytes": kept.compiled.arena_bytes,
-    "xla_step_s": float(np.median(plain.timed)),
+    "xla_step_s": float(np.median(_seconds(plain))),
     "jit": _ratios(planned, plain),
     "kept": _ratios(kept, plain),
     "versions": versions("jax", "jaxmem"),
   }
 
 
-def _runners(step: zoo.Step) -> tuple[_Runner, _Runner, _Runner]:
+def _runners(step: zoo.Step) -> tuple[Runner, Runner, Runner]:
   """Returns a step under jax.jit, jaxmem.jit, and that with its arena kept."""
   options = jaxmem.Options(remove_copies=_COPIES.value)
   plain, planned = (
@@ -92,15 +71,20 @@ def _runners(step: zoo.Step) -> tuple[_Runner, _Runner, _Runner]:
   )
   kept = arena.keep(planned, strict=True)
   args = zoo.concrete(step)
-  return _Runner(plain, args), _Runner(planned, args), _Runner(kept, args)
+  return Runner(plain, args), Runner(planned, args), Runner(kept, args)
 
 
-def _ratios(runner: _Runner, plain: _Runner) -> dict[str, Any]:
+def _seconds(runner: Runner) -> np.ndarray:
+  return runner.taken(_NUM_WARM_UP)[:, 0]
+
+
+def _ratios(runner: Runner, plain: Runner) -> dict[str, Any]:
   """Compares the steps of two runners."""
-  ratios = list(runner.timed / plain.timed)
-  fast = [float(np.percentile(r.timed, 20)) for r in (runner, plain)]
+  own, other = _seconds(runner), _seconds(plain)
+  ratios = list(own / other)
+  fast = [float(np.percentile(seconds, 20)) for seconds in (own, other)]
   return {
-    "ratio_of_medians": float(np.median(runner.timed) / np.median(plain.timed)),
+    "ratio_of_medians": float(np.median(own) / np.median(other)),
     "median_of_ratios": float(np.median(ratios)),
     "median_of_ratios_interval": median_interval(ratios),
     # Disturbances only ever add time: the fast steps tell the most.

@@ -151,11 +151,7 @@ def keep(
       of jax is not understood.
   """
   try:
-    try:
-      flat, arena_bytes = carried_arena.load(compiled, _place_late)
-    except (executable.UnsupportedExecutableError, ValueError):
-      # Where XLA put them they can stay.
-      flat, arena_bytes = carried_arena.load(compiled)
+    flat, arena_bytes = carried_arena.load(compiled, _place_late)
   except executable.UnsupportedExecutableError as error:
     if strict:
       raise

@@ -167,8 +167,7 @@ class LimitPlanner:
       best = self._smallest()
       if best.temp_bytes > room:
         _raise_infeasible(self._name, best, self._least_base(), room)
-      plan = self._plan(best, limit_bytes)
-    return dataclasses.replace(plan, seconds=self._spent_s)
+    return self._plan(best, limit_bytes)
 
   def find(self, limit_bytes: int) -> LimitPlan | None:
     """Returns what `fit` does, but None where only the smallest plan might fit.
@@ -183,10 +182,7 @@ class LimitPlanner:
     with self._timed():
       if best.temp_bytes > room:
         best = self._cheapest(room)
-      if best is None:
-        return None
-      plan = self._plan(best, limit_bytes)
-    return dataclasses.replace(plan, seconds=self._spent_s)
+    return None if best is None else self._plan(best, limit_bytes)
 
   @contextlib.contextmanager
   def _timed(self) -> Iterator[None]:
@@ -198,10 +194,12 @@ class LimitPlanner:
       self._spent_s += time.perf_counter() - start
 
   def _plan(self, best: Fit, limit_bytes: int) -> LimitPlan:
-    edited = best.base.edited(best.edits)
-    if self._options.verify and best.edits:
-      verify_module(edited, best.base.decided.platform)
-    bound = self._least_base().bound.num_bytes
+    with self._timed():
+      edited = best.base.edited(best.edits)
+      if self._options.verify and best.edits:
+        verify_module(edited, best.base.decided.platform)
+      bound = self._least_base().bound.num_bytes
+      schedule_s = cost.schedule_seconds(edited, self._rates)
     return LimitPlan(
       base=best.base.decided,
       edits=best.edits,
@@ -211,8 +209,8 @@ class LimitPlanner:
       lower_bound_bytes=min(best.temp_bytes, bound),
       step_s=best.base.step_s,
       extra_s=best.extra_s,
-      schedule_s=best.base.schedule_s(edited),
-      seconds=0.0,
+      schedule_s=schedule_s,
+      seconds=self._spent_s,
     )
 
   def smallest_bytes(self) -> int:

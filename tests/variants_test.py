@@ -37,6 +37,15 @@ def _pick(request):
   )
 
 
+def _planned(limit_fraction):
+  """Returns a request, a module of its step, and a plan without edits."""
+  request = hook.Request(options=_OPTIONS, limit_bytes=_limit(limit_fraction))
+  capture = _capture(request)
+  step, _ = _case()
+  module = capture.module(step)
+  return request, module, capture.planner(module).fit(_limit(1.0))
+
+
 @functools.cache
 def _limit(fraction):
   step, args = _case()
@@ -72,11 +81,9 @@ class RememberTest(parameterized.TestCase):
     self.assertEqual(outcomes[0], outcomes[1])
 
   def test_other_modules_limits_and_options_are_planned(self):
-    request = hook.Request(options=_OPTIONS, limit_bytes=_limit(0.5))
+    request, module, plan = _planned(0.5)
     capture = _capture(request)
     step, _ = _case()
-    module = capture.module(step)
-    plan = capture.planner(module).fit(_limit(1.0))
     request.remember(module, "cpu", plan)
     self.assertIs(request.decide(capture.module(step), "cpu"), plan)
 
@@ -95,11 +102,7 @@ class RememberTest(parameterized.TestCase):
       planner.assert_called_once()
 
   def test_few_are_remembered(self):
-    request = hook.Request(options=_OPTIONS, limit_bytes=_limit(1.0))
-    capture = _capture(request)
-    step, _ = _case()
-    module = capture.module(step)
-    plan = capture.planner(module).fit(_limit(1.0))
+    request, module, plan = _planned(1.0)
     for limit in range(20):
       changed = dataclasses.replace(request, limit_bytes=limit)
       changed.remember(module, "cpu", plan)

@@ -12,6 +12,7 @@ what the runtime notes in front of the executable.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from jaxmem_hlo import compiled_function, executable
@@ -32,13 +33,14 @@ _POINTER_BYTES = 8
 
 
 def load(
-  compiled: jax.stages.Compiled, offsets_fn: executable.OffsetsFn | None = None
+  compiled: jax.stages.Compiled, offsets_fn: executable.OffsetsFn
 ) -> tuple[jax.stages.Compiled, int]:
   """Returns a compiled CPU function that takes its arena and returns it.
 
   Args:
     compiled: A freshly compiled function; it stays usable.
-    offsets_fn: Where to put temporaries; see `executable.load`.
+    offsets_fn: Where to put temporaries; see `executable.load`. Where that is
+      not possible, they stay where XLA put them.
 
   Returns:
     (flat, arena_bytes). flat takes the leaves of the arguments and an arena,
@@ -48,11 +50,10 @@ def load(
   Raises:
     UnsupportedExecutableError: If the executable, or this version of JAX, is
       not understood.
-    ValueError: If `offsets_fn` returned an invalid placement.
   """
   opened = compiled_function.open_compiled(compiled)
   read = executable.read_cpu_executable(opened.data)
-  if offsets_fn is not None:
+  with contextlib.suppress(UnsupportedExecutableError, ValueError):
     data, _ = executable.place(read, offsets_fn)
     read = executable.read_cpu_executable(data)
   return opened.reload_flat(carry_arena(read), read.temp_bytes), read.temp_bytes
@@ -76,10 +77,7 @@ def carry_arena(read: CpuExecutable) -> bytes:
   result.hlo_module.hlo_module = edit.module()
   result.hlo_module.config = edit.config()
   result.buffer_assignment = edit.assignment()
-  envelope = cpu_executable_pb2.ExecutableAndOptions()
-  envelope.CopyFrom(read.envelope)
-  envelope.serialized_executable = result.SerializeToString()
-  return edit.header() + envelope.SerializeToString()
+  return read.with_result(result, edit.header())
 
 
 class _Edit:

@@ -81,6 +81,23 @@ class CpuExecutable:
     """The runtime's metadata, without its length."""
     return self.header[_varint_length(self.header) :]
 
+  def with_result(
+    self,
+    result: cpu_executable_pb2.CompilationResult,
+    header: bytes | None = None,
+  ) -> bytes:
+    """Returns the bytes of an executable with other contents.
+
+    Args:
+      result: Machine code, module, assignment and thunks.
+      header: What stands in front; by default what stood there.
+    """
+    envelope = cpu_executable_pb2.ExecutableAndOptions()
+    envelope.CopyFrom(self.envelope)
+    envelope.serialized_executable = result.SerializeToString()
+    front = self.header if header is None else header
+    return front + envelope.SerializeToString()
+
   @functools.cached_property
   def _arena(self) -> arena.Arena:
     return arena.Arena(self.module, self.assignment, self.temp, self.slices)
@@ -173,10 +190,7 @@ def rewrite_offsets(
     assigned.offset = assigned.offset + moves[item] if item is not None else 0
   temp.size = size_bytes
   result.buffer_assignment = assignment.SerializeToString()
-  envelope = cpu_executable_pb2.ExecutableAndOptions()
-  envelope.CopyFrom(executable.envelope)
-  envelope.serialized_executable = result.SerializeToString()
-  return executable.header + envelope.SerializeToString()
+  return executable.with_result(result)
 
 
 def place(

@@ -83,7 +83,6 @@ class Base:
     assignment = self._model.assign()
     self._temp_bytes = assignment.temp_bytes
     self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
-    self._rates = rates
     costs = cost.instruction_costs(self.module, rates)
     self._seconds = {key: c.seconds for key, c in costs.items()}
     self._entry = from_hlo(
@@ -157,11 +156,6 @@ class Base:
     # While one plans, the collector is paused; modules are cycles.
     gc.collect(0)
     return temp_bytes
-
-  def schedule_s(self, module: Module) -> float:
-    """Estimates the seconds of all that an edited module runs."""
-    costs = cost.instruction_costs(module, self._rates)
-    return sum(costs[i.id].seconds for i in module.entry.instructions)
 
   def estimate(self, view: View, live_limit: int) -> float:
     """Estimates the seconds that edits for a limit of live bytes add.

@@ -1,7 +1,7 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
 from jaxmem.cost.rates import CPU, DATA_SHEETS, Rates, for_target
-from jaxmem.cost.roofline import Cost, instruction_costs
+from jaxmem.cost.roofline import Cost, instruction_costs, schedule_seconds
 
 __all__ = [
   "CPU",
@@ -10,4 +10,5 @@ __all__ = [
   "Rates",
   "for_target",
   "instruction_costs",
+  "schedule_seconds",
 ]
