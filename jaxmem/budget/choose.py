@@ -7,14 +7,13 @@ is taken where it is cheaper: so a larger limit does not cost more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
 from jaxmem import units
 from jaxmem.budget import exact, greedy, lower_bound, offload
 from jaxmem.budget import pool as pools
 from jaxmem.budget.edits import Edits
-from jaxmem.budget.events import Event, Profile, Transfer
+from jaxmem.budget.events import Event, Profile
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.plan import InfeasibleError, NeededBuffer, name_buffers
@@ -121,7 +120,8 @@ class Chooser:
     self.problem = problem
     self._work = _WORK[effort]
     self._rates = rates
-    self._unedited = Profile(problem)
+    self._start = greedy.Start(problem)
+    self._unedited = self._start.profile()
     self._bytes_bound = lower_bound.unavoidable_bytes(
       problem, with_host=rates is not None
     )
@@ -169,8 +169,7 @@ class Chooser:
     """Returns the best choice of a few greedy runs; it may not fit."""
     if limit_bytes not in self._sketches:
       limit = limit_bytes + self.problem.slot_bytes
-      moved = self._choose_moved(limit)
-      best = pools.sketch(self.problem, limit, moved)
+      best = pools.sketch(self._choose_moved(limit), limit)
       if best.peak_bytes <= limit:
         offload.drop_needless(best, limit)
       self._sketches[limit_bytes] = self._choice(best)
@@ -239,47 +238,46 @@ class Chooser:
     return self._found[limit]
 
   def _search(self, limit: int) -> Profile | None:
-    moved = self._choose_moved(limit)
-    best = self._search_runs(limit, moved)
-    if moved and (best is None or self._every_event is not None):
+    start = self._choose_moved(limit)
+    best = self._search_runs(limit, start)
+    if start.transfers and (best is None or self._every_event is not None):
       # Copies take memory, too, while they are under way.
-      best = _cheapest(best, self._search_runs(limit, ()))
+      best = _cheapest(best, self._search_runs(limit, self._start))
     if best is not None:
       offload.drop_needless(best, limit)
     return best
 
-  def _search_runs(
-    self, limit: int, moved: Sequence[Transfer]
-  ) -> Profile | None:
+  def _search_runs(self, limit: int, start: greedy.Start) -> Profile | None:
     """Finds what to run again, given what goes to the host."""
-    pool = pools.gather(self.problem, limit, self._work.num_runs, moved)
+    pool = pools.gather(start, limit, self._work.num_runs)
     events, work = pool.events, self._work.exact
     if self._every_event is not None:
       events, work = self._every_event, _EXACT_WORK
     if not work or (pool.best is not None and pool.best.seconds == 0.0):
       return pool.best
     result = exact.choose_from_pool(
-      self.problem, limit, events, work, pool.best, moved
+      self.problem, limit, events, work, pool.best, start.transfers
     )
     return _cheapest(result.profile, pool.best)
 
-  def _choose_moved(self, limit: int) -> Sequence[Transfer]:
+  def _choose_moved(self, limit: int) -> greedy.Start:
     """Finds out, with one greedy run each, how many values should move."""
+    best_start = self._start
     if self._rates is None:
-      return ()
-    plan = greedy.solve(self.problem, limit, _QUICK)
+      return best_start
+    plan = greedy.solve(best_start, limit, _QUICK)
     best = plan.peak_bytes > limit, plan.seconds
-    best_moved: Sequence[Transfer] = ()
     for ranked in offload.candidates(self.problem, limit):
       for count in _NUM_MOVED:
         moved = offload.schedule(self.problem, ranked, self._rates, count)
-        plan = greedy.solve(self.problem, limit, _QUICK, moved)
+        start = greedy.Start(self.problem, moved)
+        plan = greedy.solve(start, limit, _QUICK)
         rank = plan.peak_bytes > limit, plan.seconds
         if rank < best:
-          best, best_moved = rank, moved
+          best, best_start = rank, start
         if len(moved) < count:
           break
-    return best_moved
+    return best_start
 
   # No plan.
 
@@ -311,7 +309,7 @@ class Chooser:
       while best.peak_bytes > self._bytes_bound.num_bytes:
         aim = int(best.peak_bytes * factor)
         aim = max(aim, self._bytes_bound.num_bytes)
-        lowest = pools.sketch(self.problem, aim)
+        lowest = pools.sketch(self._start, aim)
         if lowest.peak_bytes < best.peak_bytes:
           best = lowest
         if lowest.peak_bytes > aim:

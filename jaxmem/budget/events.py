@@ -15,6 +15,7 @@ key -1, what stays to the end has key num_steps * pitch.
 from __future__ import annotations
 
 import bisect
+import copy
 import dataclasses
 from collections.abc import Iterable
 
@@ -26,6 +27,8 @@ Event = tuple[int, int]
 # Of one version of a value: from the key of its producer to that of its last
 # reader, both included.
 Interval = tuple[int, int]
+# Of one key.
+_NO_BYTES = np.zeros((4, 1), np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -72,10 +75,9 @@ class Profile:
     self.transfers: dict[int, Transfer] = {}
     self.seconds = 0.0
     self.keys = [self.step_key(s) for s in range(problem.num_steps)]
-    self._starts = np.zeros(problem.num_steps, np.int64)
-    self._ends = np.zeros(problem.num_steps, np.int64)
-    self._saved = np.zeros(problem.num_steps, np.int64)
-    self._extra = problem.extra_bytes.copy()
+    rows = np.zeros((4, problem.num_steps), np.int64)
+    rows[3] = problem.extra_bytes
+    self._set_rows(rows)
     self._live: np.ndarray | None = None
     self._sizes = [v.size_bytes for v in problem.values]
     self._first = [
@@ -96,6 +98,18 @@ class Profile:
       self.move(transfer)
     for event in events:
       self.add(*event)
+
+  def copy(self) -> Profile:
+    """Returns a plan of its own with the same events."""
+    other = copy.copy(self)
+    other.runs = [[*steps] for steps in self.runs]
+    other.transfers = dict(self.transfers)
+    other.keys = [*self.keys]
+    other.intervals = [*self.intervals]
+    other._set_rows(self._rows.copy())
+    other._uses = [[*uses] for uses in self._uses]
+    other._saved_at = dict(self._saved_at)
+    return other
 
   # Keys.
 
@@ -122,11 +136,11 @@ class Profile:
   def live(self) -> np.ndarray:
     """Live bytes at each of `keys`, int64."""
     if self._live is None:
-      live = np.cumsum(self._starts)
-      live[1:] -= np.cumsum(self._ends[:-1])
-      live += self._extra
-      live -= self._saved
+      changes = self._starts.copy()
+      changes[1:] -= self._ends[:-1]
+      live = changes.cumsum() + self._extra - self._saved
       self._live = live
+      return live
     return self._live
 
   @property
@@ -199,10 +213,8 @@ class Profile:
     at = bisect.bisect_left(self.keys, key)
     self._count_moving(-1)
     self.keys.insert(at, key)
-    self._starts = np.insert(self._starts, at, 0)
-    self._ends = np.insert(self._ends, at, 0)
-    self._saved = np.insert(self._saved, at, 0)
-    self._extra = np.insert(self._extra, at, 0)
+    before_it, after_it = self._rows[:, :at], self._rows[:, at:]
+    self._set_rows(np.hstack((before_it, _NO_BYTES, after_it)))
     self._count_moving(1)
     for value in made.inputs:
       bisect.insort(self._uses[value], key)
@@ -227,10 +239,8 @@ class Profile:
     self._count_moving(-1)
     del self.keys[at]
     self._saved_at.pop(key, None)
-    self._starts = np.delete(self._starts, at)
-    self._ends = np.delete(self._ends, at)
-    self._saved = np.delete(self._saved, at)
-    self._extra = np.delete(self._extra, at)
+    before_it, after_it = self._rows[:, :at], self._rows[:, at + 1 :]
+    self._set_rows(np.hstack((before_it, after_it)))
     self._count_moving(1)
 
   def move(self, transfer: Transfer) -> None:
@@ -265,6 +275,11 @@ class Profile:
     transfer = self.transfers.pop(value)
     self._uses[value].remove(transfer.store_done * self.pitch)
     self._refresh([value], set())
+
+  def _set_rows(self, rows: np.ndarray) -> None:
+    """Sets what begins, ends, is shared and comes on top at each key."""
+    self._rows = rows
+    self._starts, self._ends, self._saved, self._extra = rows
 
   def _update(self, unit: int, key: int) -> None:
     made = self.problem.units[unit]

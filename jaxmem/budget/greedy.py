@@ -15,16 +15,13 @@ import dataclasses
 import heapq
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from jaxmem.budget.closures import Closures, Extension
 from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.problem import BudgetProblem
 
-# An input is made again if that keeps others alive by less than this part of
-# what keeping the input itself would.
-_WORTH = 0.6
 _REFRESH = 100
 _GROUPS = (2, 3, 4, 6)
 _TRIES = 6
@@ -65,31 +62,29 @@ class _Move:
   events: tuple[Event, ...]
 
 
-_Extension = tuple[int, int, int]
-_Closure = tuple[tuple[Event, ...], tuple[_Extension, ...]]
-# More than any depth: of a closure that the depth cut short.
-_CUT = 1 << 30
-
-
-class _Found(NamedTuple):
-  """A closure, and how many runs in it feed each other at most."""
-
-  closure: _Closure | None
-  height: int
-
-
-def fit(profile: Profile, limit_bytes: int, style: Style) -> bool:
-  """Adds events until the profile fits, or nothing more helps.
+class Start:
+  """What the runs for one problem begin with, made once for all of them.
 
   Args:
-    profile: Is changed.
-    limit_bytes: The limit.
-    style: How to judge moves.
-
-  Returns:
-    Whether it fits.
+    problem: The problem.
+    transfers: What goes to the host and back in any case.
   """
-  return _Search(profile, limit_bytes, style).run()
+
+  def __init__(
+    self, problem: BudgetProblem, transfers: Sequence[Transfer] = ()
+  ):
+    self.problem = problem
+    self.transfers = tuple(transfers)
+    self._profile = Profile(problem, transfers=transfers)
+    self._closures = Closures(self._profile)
+
+  def profile(self) -> Profile:
+    """Returns a plan without events."""
+    return self._profile.copy()
+
+  def closures(self, profile: Profile) -> Closures:
+    """Returns closures on a plan without events."""
+    return Closures(profile, self._closures)
 
 
 def clean(profile: Profile) -> None:
@@ -132,8 +127,10 @@ def delete(
 
 
 class _Search:
-  def __init__(self, profile: Profile, limit_bytes: int, style: Style):
-    self._profile = profile
+  """Adds events until a profile fits, or nothing more helps."""
+
+  def __init__(self, start: Start, limit_bytes: int, style: Style):
+    self._profile = profile = start.profile()
     self._problem = profile.problem
     self._limit = limit_bytes
     self._style = style
@@ -143,26 +140,25 @@ class _Search:
       for s in style.seconds or [u.seconds for u in self._problem.units]
     ]
     self._heap: list[tuple[float, int, int, int]] = []
+    # What was found out about gaps since the profile changed last.
+    self._moves: dict[tuple[int, int, int], _Move] = {}
     self._banned: set[object] = set()
-    self._closures: dict[tuple[int, int], _Found] = {}
-    self._cut_closures: dict[tuple[int, int, int], _Found] = {}
-    self._moving = frozenset(
-      self._problem.unit_of[v] for v in profile.transfers
-    )
+    self._closures = start.closures(profile)
     self._candidates = [
       v
       for v, unit in enumerate(self._problem.unit_of)
       if unit >= 0
       and self._sizes[v]
       and self._problem.values[v].uses
-      and unit not in self._moving
+      and not profile.is_moving(unit)
     ]
     self._is_candidate = frozenset(self._candidates)
     self._excess = profile.excess(limit_bytes)
     self._seen_live = np.zeros(0)
     self._keys_over: list[int] = []
 
-  def run(self) -> bool:
+  def run(self) -> Profile:
+    """Returns the profile in the end, whether it fits or not."""
     accepted = since_ban = num_joins = 0
     self._push_all()
     while self._excess > 0:
@@ -174,7 +170,7 @@ class _Search:
         elif accepted == 0:
           num_joins += 1
           if num_joins > _MAX_JOINS or not self._join():
-            return False
+            break
         self._push_all()
         accepted = 0
         continue
@@ -192,7 +188,7 @@ class _Search:
       else:
         for value in self._changed_by(move):
           self._push(value)
-    return True
+    return self._profile
 
   # The queue of moves.
 
@@ -205,22 +201,27 @@ class _Search:
     for gap in self._gaps(value):
       move = self._evaluate((gap,), self._style.depth)
       if move is not None:
-        heapq.heappush(
-          self._heap, (-self._worth(move), value, gap.start, gap.end)
-        )
+        self._enqueue(gap, move)
+
+  def _enqueue(self, gap: _Gap, move: _Move) -> None:
+    key = gap.value, gap.start, gap.end
+    self._moves[key] = move
+    heapq.heappush(self._heap, (-self._worth(move), *key))
 
   def _pop(self) -> tuple[_Gap | None, _Move | None]:
     """Takes the best gap, if it is still as good as it was."""
     _, value, start, end = heapq.heappop(self._heap)
     gap = _Gap(value, start, end)
-    if gap in self._banned or not self._is_open(gap):
+    if gap in self._banned:
       return None, None
-    move = self._evaluate((gap,), self._style.depth)
+    move = self._moves.get((value, start, end))
+    if move is None and self._is_open(gap):
+      move = self._evaluate((gap,), self._style.depth)
     if move is None:
       return None, None
     worth = self._worth(move)
     if self._heap and -worth > self._heap[0][0] * 0.999:
-      heapq.heappush(self._heap, (-worth, value, start, end))
+      self._enqueue(gap, move)
       return None, None
     return gap, move
 
@@ -241,8 +242,8 @@ class _Search:
     excess = self._profile.excess(self._limit)
     if excess < self._excess:
       self._excess = excess
-      self._closures.clear()
-      self._cut_closures.clear()
+      self._closures.forget()
+      self._moves.clear()
       return True
     for event in move.events:
       self._profile.remove(*event)
@@ -310,12 +311,12 @@ class _Search:
     """Estimates what closing gaps is worth; None if not possible or nothing."""
     profile = self._profile
     events: dict[Event, None] = {}
-    changes: list[_Extension] = []
+    changes: list[Extension] = []
     extended: dict[tuple[int, int], int] = {}
     for gap in gaps:
       unit = self._problem.unit_of[gap.value]
       before = profile.step_at(gap.end)
-      found = self._closure(unit, before, depth)
+      found = self._closures.find(unit, before, depth)
       if found is None:
         return None
       events.update(dict.fromkeys(found[0]))
@@ -346,86 +347,6 @@ class _Search:
       if end > start:
         new[start - low : end - low] += size
     return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
-
-  def _closure(self, unit: int, before: int, depth: int) -> _Closure | None:
-    """What must run for a unit to run before a step, and what must be kept.
-
-    Returns:
-      Events, inputs first, and (value, from key, to key) of inputs that are
-      kept longer. None if the unit may not run there.
-    """
-    return self._remembered_closure(unit, before, depth).closure
-
-  def _remembered_closure(self, unit: int, before: int, depth: int) -> _Found:
-    """Remembers what `_find_closure` says until the profile changes.
-
-    Units feed each other along many ways; each is followed once, unless the
-    depth cut it short.
-    """
-    whole = self._closures.get((unit, before))
-    if whole is not None and whole.height <= depth:
-      return whole
-    found = self._cut_closures.get((unit, before, depth))
-    if found is None:
-      found = self._find_closure(unit, before, depth)
-      if found.height <= depth:
-        self._closures[unit, before] = found
-      else:
-        self._cut_closures[unit, before, depth] = found
-    return found
-
-  def _find_closure(self, unit: int, before: int, depth: int) -> _Found:
-    profile, problem = self._profile, self._problem
-    made = problem.units[unit]
-    if not made.step < before <= problem.latest_run[unit]:
-      return _Found(None, 0)
-    if unit in self._moving:
-      return _Found(None, 0)
-    if profile.has(unit, before):
-      return _Found(((), ()), 0)
-    events: dict[Event, None] = {}
-    extensions: dict[_Extension, None] = {}
-    height = 0
-    key = profile.run_key(unit, before)
-    for value in made.inputs:
-      last = self._last_read(value, key)
-      if last is None:
-        continue
-      source = problem.unit_of[value]
-      if source >= 0 and depth <= 0:
-        height = _CUT
-      elif source >= 0:
-        found = self._remembered_closure(source, before, depth - 1)
-        height = max(height, found.height + 1)
-        if found.closure is not None:
-          kept = sum(
-            self._sizes[e[0]] for e in found.closure[1] if e not in extensions
-          )
-          if kept < _WORTH * self._sizes[value]:
-            events.update(dict.fromkeys(found.closure[0]))
-            extensions.update(dict.fromkeys(found.closure[1]))
-            continue
-      extensions[value, last, key] = None
-    events[unit, before] = None
-    return _Found(((*events,), (*extensions,)), height)
-
-  def _last_read(self, value: int, key: int) -> int | None:
-    """The end of the version that a reader would see; None if it is alive.
-
-    A version that the reader's own step reads is alive: it is read a moment
-    later.
-    """
-    end = -1
-    for start, last in self._profile.intervals[value]:
-      if start >= key:
-        break
-      end = last
-    if end >= key:
-      return None
-    if end < 0:
-      # The original was dropped: it has to be written again.
-      end = self._profile.producers(value)[0]
-    return end
 
   # Joint moves.
 
@@ -470,7 +391,7 @@ class _Search:
       for gap in self._gaps(value):
         for depth in (1, self._style.depth):
           before = self._profile.step_at(gap.end)
-          found = self._closure(unit, before, depth)
+          found = self._closures.find(unit, before, depth)
           if found is None:
             continue
           for kept in dict.fromkeys(e[0] for e in found[1]):
@@ -479,22 +400,17 @@ class _Search:
 
 
 def solve(
-  problem: BudgetProblem,
-  limit_bytes: int,
-  style: Style | None = None,
-  transfers: Sequence[Transfer] = (),
+  start: Start, limit_bytes: int, style: Style | None = None
 ) -> Profile:
   """Returns the plan of one greedy run; it may not fit.
 
   Args:
-    problem: The problem.
+    start: The problem, and what goes to the host.
     limit_bytes: The limit.
     style: How to judge moves.
-    transfers: What goes to the host and back in any case.
   """
   style = style or Style()
-  profile = Profile(problem, transfers=transfers)
-  fit(profile, limit_bytes, style)
+  profile = _Search(start, limit_bytes, style).run()
   clean(profile)
   delete(profile, limit_bytes, style.seconds)
   return profile

@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections.abc import Sequence
 
 from jaxmem.budget import greedy
-from jaxmem.budget.events import Event, Profile, Transfer
-from jaxmem.budget.greedy import Style
+from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.greedy import Start, Style
 from jaxmem.budget.problem import BudgetProblem
 
 _SEED = 0
@@ -45,20 +44,15 @@ class Pool:
   lowest: Profile
 
 
-def gather(
-  problem: BudgetProblem,
-  limit_bytes: int,
-  num_runs: int,
-  transfers: Sequence[Transfer] = (),
-) -> Pool:
+def gather(start: Start, limit_bytes: int, num_runs: int) -> Pool:
   """Runs the greedy search several times, the first two with true costs.
 
   Args:
-    problem: The problem.
+    start: The problem, and what goes to the host.
     limit_bytes: The limit.
     num_runs: How many runs, at least one.
-    transfers: What goes to the host and back in every plan.
   """
+  problem = start.problem
   random_source = random.Random(_SEED)
   kinds = [problem.steps[u.step].name.split(".")[0] for u in problem.units]
   events: set[Event] = set()
@@ -70,7 +64,7 @@ def gather(
     else:
       style = _noisy_style(problem, kinds, random_source)
       aim = random_source.choice(_AIMS)
-    plan = greedy.solve(problem, int(limit_bytes * aim), style, transfers)
+    plan = greedy.solve(start, int(limit_bytes * aim), style)
     events.update(plan.events)
     if aim < 1.0 and plan.peak_bytes <= limit_bytes:
       greedy.delete(plan, limit_bytes)
@@ -83,23 +77,18 @@ def gather(
   )
 
 
-def sketch(
-  problem: BudgetProblem,
-  limit_bytes: int,
-  transfers: Sequence[Transfer] = (),
-) -> Profile:
+def sketch(start: Start, limit_bytes: int) -> Profile:
   """Returns a plan found in little time; the lowest if none fits.
 
   Args:
-    problem: The problem.
+    start: The problem, and what goes to the host.
     limit_bytes: The limit.
-    transfers: What goes to the host and back in every plan.
   """
-  pool = gather(problem, limit_bytes, len(_TRUE_DEPTHS), transfers)
+  pool = gather(start, limit_bytes, len(_TRUE_DEPTHS))
   if pool.best is not None:
     return pool.best
   deep = Style(depth=_LAST_DEPTH)
-  plan = greedy.solve(problem, limit_bytes, deep, transfers)
+  plan = greedy.solve(start, limit_bytes, deep)
   return min(plan, pool.lowest, key=lambda p: (p.peak_bytes, p.seconds))
 
 

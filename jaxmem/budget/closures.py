@@ -1,0 +1,147 @@
+"""What else must run, or be kept, for a unit to run again somewhere.
+
+Inputs that are dead by then are either made again as well, recursively, or kept
+longer, whichever takes less.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxmem.budget.events import Event, Profile
+
+# An input is made again if that keeps others alive by less than this part of
+# what keeping the input itself would.
+_WORTH = 0.6
+# More than any depth: of a closure that the depth cut short.
+_CUT = 1 << 30
+
+# (value, from key, to key): how much longer a value is kept.
+Extension = tuple[int, int, int]
+
+
+class Closure(NamedTuple):
+  """What a run needs.
+
+  Attributes:
+    events: Those that must happen, inputs first, the run itself last.
+    extensions: Inputs that are kept longer.
+  """
+
+  events: tuple[Event, ...]
+  extensions: tuple[Extension, ...]
+
+
+class _Found(NamedTuple):
+  """A closure, and how many runs in it feed each other at most."""
+
+  closure: Closure | None
+  height: int
+
+
+class Closures:
+  """Closures on one profile, remembered until it changes.
+
+  Args:
+    profile: The profile; whoever changes it calls `forget`.
+    known: Closures on another profile with the same events and transfers. They
+      are shared until either changes.
+  """
+
+  def __init__(self, profile: Profile, known: Closures | None = None):
+    self._profile = profile
+    self._problem = profile.problem
+    self._sizes = [v.size_bytes for v in self._problem.values]
+    self._whole: dict[Event, _Found] = {} if known is None else known._whole
+    self._cut: dict[tuple[int, int, int], _Found] = (
+      {} if known is None else known._cut
+    )
+
+  def forget(self) -> None:
+    """Has to be called when the profile has changed."""
+    self._whole, self._cut = {}, {}
+
+  def find(self, unit: int, before: int, depth: int) -> Closure | None:
+    """Returns what must happen for a unit to run before a step.
+
+    Args:
+      unit: The unit.
+      before: The step.
+      depth: How many runs may feed each other besides.
+
+    Returns:
+      The closure; an empty one if the plan holds the event already. None if the
+      unit may not run there.
+    """
+    return self._remembered(unit, before, depth).closure
+
+  def _remembered(self, unit: int, before: int, depth: int) -> _Found:
+    """Follows each of the many ways in which units feed each other once.
+
+    Unless the depth cut it short.
+    """
+    whole = self._whole.get((unit, before))
+    if whole is not None and whole.height <= depth:
+      return whole
+    found = self._cut.get((unit, before, depth))
+    if found is None:
+      found = self._find(unit, before, depth)
+      if found.height <= depth:
+        self._whole[unit, before] = found
+      else:
+        self._cut[unit, before, depth] = found
+    return found
+
+  def _find(self, unit: int, before: int, depth: int) -> _Found:
+    profile, problem = self._profile, self._problem
+    made = problem.units[unit]
+    if not made.step < before <= problem.latest_run[unit]:
+      return _Found(None, 0)
+    if profile.is_moving(unit):
+      return _Found(None, 0)
+    if profile.has(unit, before):
+      return _Found(Closure((), ()), 0)
+    events: dict[Event, None] = {}
+    extensions: dict[Extension, None] = {}
+    height = 0
+    key = profile.run_key(unit, before)
+    for value in made.inputs:
+      last = self._last_read(value, key)
+      if last is None:
+        continue
+      source = problem.unit_of[value]
+      if source >= 0 and depth <= 0:
+        height = _CUT
+      elif source >= 0:
+        found = self._remembered(source, before, depth - 1)
+        height = max(height, found.height + 1)
+        if found.closure is not None:
+          kept = 0
+          for extension in found.closure.extensions:
+            if extension not in extensions:
+              kept += self._sizes[extension[0]]
+          if kept < _WORTH * self._sizes[value]:
+            events.update(dict.fromkeys(found.closure.events))
+            extensions.update(dict.fromkeys(found.closure.extensions))
+            continue
+      extensions[value, last, key] = None
+    events[unit, before] = None
+    return _Found(Closure((*events,), (*extensions,)), height)
+
+  def _last_read(self, value: int, key: int) -> int | None:
+    """The end of the version that a reader would see; None if it is alive.
+
+    A version that the reader's own step reads is alive: it is read a moment
+    later.
+    """
+    end = -1
+    for start, last in self._profile.intervals[value]:
+      if start >= key:
+        break
+      end = last
+    if end >= key:
+      return None
+    if end < 0:
+      # The original was dropped: it has to be written again.
+      end = self._profile.producers(value)[0]
+    return end
