@@ -91,7 +91,7 @@ class _Case:
     self._request = hook.Request(options=options, target=target)
     self._compile_s = 0.0
     self._num_compiles = 0
-    module = self._module(self._step, self._step.function)
+    module = self._module(self._trace(self._step))
     self._assignment = AssignmentModel(module, self._platform).assign()
     self._step_s = self._seconds(module)
 
@@ -140,17 +140,14 @@ class _Case:
     self._compile_s, self._num_compiles = 0.0, 0
     fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
     request = dataclasses.replace(self._request, limit_bytes=fixed_bytes + room)
-    step = self._step
     variant = variants.pick(
-      step.function,
-      lambda fun: jax.jit(fun, **step.jit_kwargs).trace(*step.args),
-      lambda fun: cast(Any, _Timed(self, _lower(step, fun, self._target))),
+      self._trace(self._step),
+      lambda traced: cast(Any, _Timed(self, self._lower(traced))),
       targets.compile_options(self._target),
       request,
     )
-    function = variant.apply(step.function, request)
     picking_s = time.process_time() - start_s - self._compile_s
-    captured = self._module(step, function)
+    captured = self._module(variant.traced)
     start_s = time.process_time() - picking_s
     row: Row = {
       "effort": _EFFORT.value,
@@ -183,9 +180,9 @@ class _Case:
     row["schedule_extra"] = self._extra(plan.apply(captured))
     if not _COMPILE.value:
       return row
-    return row | _measured(row, self._measure(function, plan))
+    return row | _measured(row, self._measure(variant.traced, plan))
 
-  def _measure(self, function: Callable[..., Any], plan: LimitPlan) -> int:
+  def _measure(self, traced: jax.stages.Traced, plan: LimitPlan) -> int:
     """Compiles a plan; returns the temporaries as XLA reports them."""
 
     def rewrite(data: bytes, platform: str) -> bytes:
@@ -195,8 +192,7 @@ class _Case:
     tag = hook.new_tag()
     transform.add_handler(tag, rewrite)
     try:
-      marked = hook.marked(function, tag)
-      return _temp_bytes(self._step, marked, self._target)
+      return self._temp_bytes(hook.with_mark(traced, tag))
     finally:
       transform.remove_handler(tag)
 
@@ -212,10 +208,10 @@ class _Case:
     block = nn.remat(layers.Block, policy=policy, prevent_cse=prevent_cse)
     builder = _BUILDERS[self._model]
     step = builder(_BATCH.value, _SIZE.value, block=cast(Any, block))
-    row = self._as_is(self._module(step, step.function))
+    traced = self._trace(step)
+    row = self._as_is(self._module(traced))
     if _COMPILE.value:
-      measured = _temp_bytes(step, step.function, self._target)
-      row |= _measured(row, measured)
+      row |= _measured(row, self._temp_bytes(traced))
     return row
 
   def _by_xla(self, room: int) -> Row:
@@ -235,7 +231,8 @@ class _Case:
       self._target.config_text,
     )
     target = dataclasses.replace(self._target, config_text=text)
-    lowered = _lower(self._step, self._step.function, target)
+    jitted = jax.jit(self._step.function, **self._step.jit_kwargs)
+    lowered = targets.lower(jitted, self._step.args, {}, target)
     # It recomputes after scheduling, so that only the whole compile shows it.
     options = targets.compile_options(target)
     compiled = dump.compile_and_read(lowered, options)
@@ -250,14 +247,26 @@ class _Case:
       "schedule_extra": self._extra(module),
     }
 
-  def _module(self, step: zoo.Step, function: Callable[..., Any]) -> Module:
-    """Compiles a function of a step up to its schedule."""
-    capture = variants.Capture(
-      lambda fun: _lower(step, fun, self._target),
-      targets.compile_options(self._target),
-      self._request,
-    )
-    return capture.module(function)
+  def _trace(self, step: zoo.Step) -> jax.stages.Traced:
+    jitted = jax.jit(step.function, **step.jit_kwargs)
+    return targets.trace(jitted, step.args, {}, self._target)
+
+  def _lower(self, traced: jax.stages.Traced) -> jax.stages.Lowered:
+    return targets.lower_traced(traced, self._target)
+
+  def _module(self, traced: jax.stages.Traced) -> Module:
+    """Compiles a version of a step up to its schedule."""
+    options = targets.compile_options(self._target)
+    capture = variants.Capture(self._lower, options, self._request)
+    return capture.module(traced)
+
+  def _temp_bytes(self, traced: jax.stages.Traced) -> int:
+    """Compiles, and returns the temporaries as XLA reports them."""
+    options = targets.compile_options(self._target)
+    compiled = self._lower(traced).compile(compiler_options=options)
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    return memory.temp_size_in_bytes
 
   def _seconds(self, module: Module) -> float:
     """Estimated seconds of all that a schedule runs."""
@@ -284,13 +293,6 @@ class _Timed:
       self._case.add_compile(time.process_time() - start_s)
 
 
-def _lower(
-  step: zoo.Step, function: Callable[..., Any], target: targets.Target
-) -> jax.stages.Lowered:
-  jitted = jax.jit(function, **step.jit_kwargs)
-  return targets.lower(jitted, step.args, {}, target)
-
-
 def _measured(row: Row, temp_bytes: int) -> Row:
   """Returns what a measurement changes in a row."""
   return {
@@ -298,17 +300,6 @@ def _measured(row: Row, temp_bytes: int) -> Row:
     "predicted_temp_bytes": row["temp_bytes"],
     "is_measured": True,
   }
-
-
-def _temp_bytes(
-  step: zoo.Step, function: Callable[..., Any], target: targets.Target
-) -> int:
-  """Compiles, and returns the temporaries as XLA reports them."""
-  lowered = _lower(step, function, target)
-  compiled = lowered.compile(compiler_options=targets.compile_options(target))
-  memory = compiled.memory_analysis()
-  assert memory is not None
-  return memory.temp_size_in_bytes
 
 
 def main(argv: list[str]) -> None:

@@ -12,6 +12,7 @@ import jax
 from jaxmem_hlo import transform
 
 from jaxmem import hook, kept_jit, session, targets, units, variants
+from jaxmem.jaxpr import wrap
 from jaxmem.options import Options
 from jaxmem.plan import Plan
 from jaxmem.version import __version__
@@ -130,27 +131,23 @@ def plan(
 def _changed_to_fit(
   fun: Callable[..., Any], request: hook.Request, jit_kwargs: dict[str, Any]
 ) -> Callable[..., Any]:
-  """Wraps a step: less waits for its backward pass, if need be."""
+  """Wraps a step: less waits for its backward pass, if need be.
+
+  The step is traced once, when jit traces the wrapper; what it returns is
+  traced from a version's jaxpr.
+  """
 
   @functools.wraps(fun)
   def step(*args: Any, **kwargs: Any) -> Any:
-    shapes, names = jax.tree.map(_shape_of, (args, kwargs))
+    if jax.config.jax_disable_jit:
+      return fun(*args, **kwargs)
+    traced = jax.jit(fun, **jit_kwargs).trace(*args, **kwargs)
     variant = variants.pick(
-      fun,
-      lambda f: jax.jit(f, **jit_kwargs).trace(*shapes, **names),
-      lambda f: jax.jit(f, **jit_kwargs).lower(*shapes, **names),
-      None,
-      request,
+      traced, lambda version: version.lower(), None, request
     )
-    return variant.apply(fun, request)(*args, **kwargs)
+    return wrap.run(variant.traced, args, kwargs)
 
   return step
-
-
-def _shape_of(leaf: Any) -> Any:
-  if not isinstance(leaf, jax.Array):
-    return leaf
-  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _check_callable(fun: Any) -> None:

@@ -18,6 +18,7 @@ from jaxmem_hlo.module import Module
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem import cost, targets
+from jaxmem.jaxpr import internals
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
 from jaxmem.module_plan import ModulePlan, plan_module
 from jaxmem.options import Options
@@ -149,6 +150,12 @@ def marked(fun: Callable[..., Any], tag: str) -> Callable[..., Any]:
   name = getattr(fun, "__name__", type(fun).__name__)
   step.__name__ = transform.mark(name, tag)
   return step
+
+
+def with_mark(traced: jax.stages.Traced, tag: str) -> jax.stages.Traced:
+  """Returns a traced function whose modules carry a mark; see `marked`."""
+  transform.install()
+  return internals.with_name(traced, transform.mark(traced.fun_name, tag))
 
 
 def new_tag() -> str:

@@ -40,17 +40,6 @@ def _memory(compiled: jax.stages.Compiled) -> Any:
   return memory
 
 
-def _without_data(leaf: Any) -> Any:
-  """An array's shape and type in its place, so that its memory can go."""
-  if not isinstance(leaf, jax.Array):
-    return leaf
-  # Arrays of random keys have no weak_type.
-  weak_type = getattr(leaf, "weak_type", False)
-  return jax.ShapeDtypeStruct(
-    leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak_type
-  )
-
-
 @dataclasses.dataclass(kw_only=True)
 class _Captured:
   """What the hook saw and decided."""
@@ -81,7 +70,6 @@ class Session:
     self._request = request
     self._device = request.target
     self._captured = _Captured()
-    self._variant = variants.Variant()
 
   def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """Compiles the step with and without the plan, and compares.
@@ -103,19 +91,20 @@ class Session:
     start = time.perf_counter()
     try:
       progress.show("compiling XLA's own plan")
-      baseline = self._compile(self._fun, args, kwargs)
+      traced = self._trace(args, kwargs)
+      baseline = self._compile(traced)
       progress.show("planning and compiling the plan")
-      self._variant = self._pick_variant(args, kwargs)
-      planned = self._compile(
-        hook.marked(self._planned_fun(), tag), args, kwargs
-      )
+      variant = self._pick_variant(traced)
+      planned = self._compile(hook.with_mark(variant.traced, tag))
     finally:
       transform.remove_handler(tag)
       progress.close()
-    result = self._result(baseline, planned, time.perf_counter() - start)
-    structs = jax.tree.map(_without_data, (args, kwargs))
-    again = functools.partial(self._replay, *structs)
-    return dataclasses.replace(result, replay=again, frontier_of=self._frontier)
+    seconds = time.perf_counter() - start
+    return dataclasses.replace(
+      self._result(baseline, planned, variant, seconds),
+      replay=functools.partial(self._replay, variant.traced),
+      frontier_of=self._frontier,
+    )
 
   def smallest_bytes(self, args: tuple[Any, ...]) -> int:
     """Returns the bytes of the smallest program that is found for the step.
@@ -127,29 +116,16 @@ class Session:
       args: The step's positional arguments.
     """
     return variants.smallest_bytes(
-      self._fun,
-      self._tracer(args, {}),
-      lambda fun: self._lower(fun, args, {}),
+      self._trace(args, {}),
+      self._lower,
       self._compiler_options(),
       self._request,
     )
 
-  def _tracer(self, args: tuple[Any, ...], kwargs: Any) -> variants.Trace:
-    return lambda fun: jax.jit(fun, **self._jit_kwargs).trace(*args, **kwargs)
-
-  def _pick_variant(
-    self, args: tuple[Any, ...], kwargs: Any
-  ) -> variants.Variant:
+  def _pick_variant(self, traced: jax.stages.Traced) -> variants.Variant:
     return variants.pick(
-      self._fun,
-      self._tracer(args, kwargs),
-      lambda fun: self._lower(fun, args, kwargs),
-      self._compiler_options(),
-      self._request,
+      traced, self._lower, self._compiler_options(), self._request
     )
-
-  def _planned_fun(self) -> Callable[..., Any]:
-    return self._variant.apply(self._fun, self._request)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
@@ -162,31 +138,30 @@ class Session:
       captured.error = error
       return None
 
-  def _lower(
-    self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
-  ) -> jax.stages.Lowered:
-    jitted = jax.jit(fun, **self._jit_kwargs)
+  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> jax.stages.Traced:
+    jitted = jax.jit(self._fun, **self._jit_kwargs)
     if self._device is None:
-      return jitted.lower(*args, **kwargs)
-    return targets.lower(jitted, args, kwargs, self._device)
+      return jitted.trace(*args, **kwargs)
+    return targets.trace(jitted, args, kwargs, self._device)
+
+  def _lower(self, traced: jax.stages.Traced) -> jax.stages.Lowered:
+    if self._device is None:
+      return traced.lower()
+    return targets.lower_traced(traced, self._device)
 
   def _compiler_options(self) -> dict[str, Any] | None:
     return targets.compile_options(self._device) if self._device else None
 
-  def _compile(
-    self, fun: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
-  ) -> jax.stages.Compiled:
-    lowered = self._lower(fun, args, kwargs)
+  def _compile(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
+    lowered = self._lower(traced)
     return lowered.compile(compiler_options=self._compiler_options())
 
-  def _replay(
-    self, args: tuple[Any, ...], kwargs: dict[str, Any]
-  ) -> replay.ReplayReport:
+  def _replay(self, traced: jax.stages.Traced) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""
     tag = hook.new_tag()
     transform.add_handler(tag, self._request.rewrite)
     try:
-      lowered = self._lower(hook.marked(self._planned_fun(), tag), args, kwargs)
+      lowered = self._lower(hook.with_mark(traced, tag))
       real = dump.compile_and_read(lowered, self._compiler_options())
     finally:
       transform.remove_handler(tag)
@@ -210,6 +185,7 @@ class Session:
     self,
     baseline: jax.stages.Compiled,
     planned: jax.stages.Compiled,
+    variant: variants.Variant,
     compile_s: float,
   ) -> Plan:
     captured = self._captured
@@ -229,7 +205,7 @@ class Session:
     decided = captured.plan
     is_limited = isinstance(decided, LimitPlan)
     order = decided.base if is_limited else decided
-    budget = _budget(decided, self._variant) if is_limited else None
+    budget = _budget(decided, variant) if is_limited else None
     planned_module = decided.apply(module)
     planned_model = AssignmentModel(planned_module, captured.platform)
     return Plan(

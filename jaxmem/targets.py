@@ -207,14 +207,36 @@ def lower(
 
   Args:
     jitted: What `jax.jit` returned.
-    args: Arguments: arrays or ShapeDtypeStructs are placed on the target, as
-      shapes only; everything else (static arguments, Python and numpy scalars)
-      is passed on untouched.
+    args: Arguments, see `trace`.
     kwargs: Keyword arguments, treated alike.
     target: See `get`.
 
   Returns:
     The lowered step; compile it with `compile_options(target)`.
+
+  Raises:
+    ValueError: See `trace`.
+    RuntimeError: See `trace`.
+  """
+  target = get(target)
+  return lower_traced(trace(jitted, args, kwargs, target), target)
+
+
+def trace(
+  jitted: Any,
+  args: Sequence[Any] = (),
+  kwargs: Mapping[str, Any] | None = None,
+  target: "Target | str | os.PathLike[str] | None" = None,
+) -> "jax.stages.Traced":
+  """Returns `jitted` traced for one device of `target`.
+
+  Args:
+    jitted: What `jax.jit` returned.
+    args: Arguments: arrays or ShapeDtypeStructs are placed on the target, as
+      shapes only; everything else (static arguments, Python and numpy scalars)
+      is passed on untouched.
+    kwargs: Keyword arguments, treated alike.
+    target: See `get`.
 
   Raises:
     ValueError: If the target is unknown or unreadable, or an argument is spread
@@ -225,20 +247,37 @@ def lower(
 
   target = get(target)
   kwargs = dict(kwargs or {})
-  if target.platform == "cpu":
-    if jax.default_backend() == "cpu":
-      return jitted.lower(*args, **kwargs)
-    device = jax.devices("cpu")[0]
-  else:
-    device = target.topology().devices[0]
+  device = _described_device(target)
+  if device is None:
+    return jitted.trace(*args, **kwargs)
   sharding = jax.sharding.SingleDeviceSharding(device)
   place = functools.partial(_place, sharding=sharding, name=target.name)
   args = jax.tree.map(place, tuple(args))
-  traced = jitted.trace(*args, **jax.tree.map(place, kwargs))
+  return jitted.trace(*args, **jax.tree.map(place, kwargs))
+
+
+def lower_traced(
+  traced: "jax.stages.Traced", target: "Target"
+) -> "jax.stages.Lowered":
+  """Returns what `trace` returned, lowered for its target."""
+  import jax
+
+  device = _described_device(target)
+  if device is None:
+    return traced.lower()
   # A step without array arguments has no sharding to go by. The context is
   # entered after tracing, so that nothing runs eagerly on a described device.
   with jax.default_device(device):
     return traced.lower()
+
+
+def _described_device(target: "Target") -> Any:
+  """Returns the device of a target; None if jax uses it by default."""
+  import jax
+
+  if target.platform != "cpu":
+    return target.topology().devices[0]
+  return None if jax.default_backend() == "cpu" else jax.devices("cpu")[0]
 
 
 def _place(leaf: Any, sharding: Any, name: str) -> Any:

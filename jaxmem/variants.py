@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,14 +20,13 @@ from jax.extend import core
 from jaxmem_hlo import transform
 from jaxmem_hlo.module import Module
 
-from jaxmem import blocks, hook, scan
+from jaxmem import blocks, cost, hook, scan
+from jaxmem.jaxpr import internals
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
 from jaxmem.plan import InfeasibleError
 from jaxmem.scan.step import SaveBytes
 
-# Traces and lowers a function for the arguments of the step.
-Trace = Callable[[Callable[..., Any]], jax.stages.Traced]
-Lower = Callable[[Callable[..., Any]], jax.stages.Lowered]
+Lower = Callable[[jax.stages.Traced], jax.stages.Lowered]
 
 # A plan that adds less of the step's time is not worth further compiles.
 _CHEAP = 0.02
@@ -46,6 +45,7 @@ class Variant:
   """A version of a step.
 
   Attributes:
+    traced: The step, traced, with the jaxpr of this version.
     save_bytes: What loops do not stack, as `scan.rewrite_step` takes it; 0 for
       nothing.
     choice: How blocks are recomputed; None for not at all.
@@ -53,62 +53,87 @@ class Variant:
     saved_bytes: Their bytes.
     extra_s: Estimated seconds that the step takes more; negative where storing
       took longer than making them again.
-    platform: "cpu" or "cuda".
+    dropped: Names of those that loops do not stack.
   """
 
+  traced: jax.stages.Traced = dataclasses.field(compare=False, repr=False)
   save_bytes: SaveBytes = 0
   choice: blocks.BlockChoice | None = None
   num_residuals: int = 0
   saved_bytes: int = 0
   extra_s: float = 0.0
-  platform: str = "cpu"
+  dropped: tuple[str, ...] = ()
 
-  def apply(
-    self,
-    fun: Callable[..., Any],
-    request: hook.Request,
-    on_changed: Callable[[int, int], None] = lambda number, size: None,
-  ) -> Callable[..., Any]:
-    """Returns this version of a step.
+  @property
+  def is_as_written(self) -> bool:
+    """Whether the step is as its author wrote it."""
+    return self.choice is None and not self.save_bytes
 
-    Args:
-      fun: The step as it is written.
-      request: Says which device is planned for.
-      on_changed: Called at each trace, with the number of arrays that do not
-        wait any more, and their bytes.
-    """
-    rates = request.rates(self.platform)
-    if self.choice is not None:
-      return blocks.recompute_blocks(
-        fun,
-        self.choice,
-        rates=rates,
-        on_recomputed=lambda r: on_changed(r.num_dropped, r.dropped_bytes),
-      )
-    if not self.save_bytes:
-      return fun
-    return scan.drop_scan_residuals(
-      fun,
-      self.save_bytes,
-      rates=rates,
-      keep_bits=_keeps_bits(self.platform),
-      on_rewritten=lambda r: on_changed(len(r.dropped), r.saved_bytes),
-    )
+
+def stacking_less(
+  traced: jax.stages.Traced,
+  save_bytes: SaveBytes,
+  request: hook.Request,
+  platform: str,
+) -> Variant:
+  """Returns the version of a step whose loops stack less.
+
+  Args:
+    traced: The step as it is written.
+    save_bytes: See `Variant`.
+    request: Says which device is planned for.
+    platform: "cpu" or "cuda".
+  """
+  rewritten = scan.rewrite_step(
+    traced.jaxpr,
+    save_bytes,
+    request.rates(platform),
+    # On CPU the results of a step do not change by a bit. A GPU may choose
+    # other kernels anyway, and memory traffic is what its time goes to.
+    keep_bits=platform == "cpu",
+  )
+  return Variant(
+    traced=internals.with_jaxpr(traced, rewritten.closed_jaxpr),
+    save_bytes=save_bytes,
+    num_residuals=len(rewritten.dropped),
+    saved_bytes=rewritten.saved_bytes,
+    dropped=tuple(candidate.name for candidate in rewritten.dropped),
+  )
+
+
+def recomputing_blocks(
+  traced: jax.stages.Traced,
+  choice: blocks.BlockChoice,
+  recomputed: blocks.Recomputed,
+) -> Variant:
+  """Returns the version of a step that recomputes blocks.
+
+  Args:
+    traced: The step as it is written.
+    choice: How.
+    recomputed: What came of it.
+  """
+  return Variant(
+    traced=internals.with_jaxpr(traced, recomputed.closed_jaxpr),
+    choice=choice,
+    num_residuals=recomputed.num_dropped,
+    saved_bytes=recomputed.dropped_bytes,
+  )
 
 
 def pick(
-  fun: Callable[..., Any],
-  trace: Trace,
+  traced: jax.stages.Traced,
   lower: Lower,
   compiler_options: dict[str, Any] | None,
   request: hook.Request,
 ) -> Variant:
   """Finds the version with which the step fits the limit at the least cost.
 
+  The step is not traced again: versions are made of its jaxpr.
+
   Args:
-    fun: The step.
-    trace: Traces it.
-    lower: Lowers it, or a function of the same arguments.
+    traced: The step as it is written.
+    lower: Lowers a version of it.
     compiler_options: For compiling what was lowered.
     request: Its limit is the one to meet.
 
@@ -116,25 +141,25 @@ def pick(
     The version; the step as it is written if it fits without edits, or cannot
     be changed. If none fits, the one that comes closest.
   """
+  as_written = Variant(traced=traced)
   if request.limit_bytes is None:
-    return Variant()
-  jaxpr = trace(fun).jaxpr
-  stacked_bytes = _stacked_bytes(jaxpr, request)
-  found = blocks.describe_blocks(jaxpr)
-  if not stacked_bytes and not found.number:
-    return Variant()
-  search = _Search(fun, Capture(lower, compiler_options, request), request)
+    return as_written
+  stacked_bytes = _stacked_bytes(traced.jaxpr, request)
+  step = blocks.BlockStep(traced.jaxpr)
+  if not stacked_bytes and not step.blocks.number:
+    return as_written
+  capture = Capture(lower, compiler_options, request)
+  search = _Search(as_written, capture, request)
   if search.excess_bytes > 0:
     if stacked_bytes:
-      search.stack_less(jaxpr, stacked_bytes)
-    if found.number and not search.is_cheap:
-      search.recompute_blocks(jaxpr, found)
+      search.stack_less(stacked_bytes)
+    if step.blocks.number and not search.is_cheap:
+      search.recompute_blocks(step)
   return search.best()
 
 
 def smallest_bytes(
-  fun: Callable[..., Any],
-  trace: Trace,
+  traced: jax.stages.Traced,
   lower: Lower,
   compiler_options: dict[str, Any] | None,
   request: hook.Request,
@@ -142,28 +167,32 @@ def smallest_bytes(
   """Returns the bytes of the smallest whole program that is found.
 
   Args:
-    fun: The step.
-    trace: See `pick`.
+    traced: See `pick`.
     lower: See `pick`.
     compiler_options: See `pick`.
     request: Options and target.
   """
   capture = Capture(lower, compiler_options, request)
-  smallest = capture.planner(capture.module(fun)).smallest_bytes()
-  jaxpr = trace(fun).jaxpr
-  tries = []
-  if _stacked_bytes(jaxpr, request):
-    tries.append(Variant(save_bytes="all", platform=capture.platform))
-  number = blocks.describe_blocks(jaxpr).number
-  tries += [
-    Variant(choice=blocks.BlockChoice(num_groups=n), platform=capture.platform)
-    for n in dict.fromkeys((number, (number + 1) // 2))
-    if n
-  ]
-  for variant in tries:
-    module = capture.module(variant.apply(fun, request))
+  smallest = capture.planner(capture.module(traced)).smallest_bytes()
+  for variant in _small_versions(traced, request, capture.platform):
+    module = capture.module(variant.traced)
     smallest = min(smallest, capture.planner(module).smallest_bytes())
   return smallest
+
+
+def _small_versions(
+  traced: jax.stages.Traced, request: hook.Request, platform: str
+) -> Iterator[Variant]:
+  """Yields the versions that may take the fewest bytes."""
+  if _stacked_bytes(traced.jaxpr, request):
+    yield stacking_less(traced, "all", request, platform)
+  step = blocks.BlockStep(traced.jaxpr)
+  number = step.blocks.number
+  for num_groups in dict.fromkeys((number, (number + 1) // 2)):
+    if num_groups:
+      choice = blocks.BlockChoice(num_groups=num_groups)
+      recomputed = step.recompute(choice, request.rates(platform))
+      yield recomputing_blocks(traced, choice, recomputed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,15 +230,15 @@ class _Search:
   """Compiles versions of a step, and fits the promising ones."""
 
   def __init__(
-    self, fun: Callable[..., Any], capture: Capture, request: hook.Request
+    self, as_written: Variant, capture: Capture, request: hook.Request
   ):
     assert request.limit_bytes is not None
-    self._fun = fun
+    self._traced = as_written.traced
     self._capture = capture
     self._request = request
     self._limit_bytes = request.limit_bytes
     self._tried: list[_Tried] = []
-    self._as_written = self._add(Variant(), fun)
+    self._as_written = self._add(as_written)
     self._step_s = self._as_written.planner.step_s
     total_bytes = self._as_written.planner.total_bytes
     self.excess_bytes = total_bytes - self._limit_bytes
@@ -256,11 +285,10 @@ class _Search:
     assert found is not None
     return found
 
-  def stack_less(self, jaxpr: core.Jaxpr, stacked_bytes: int) -> None:
+  def stack_less(self, stacked_bytes: int) -> None:
     """Tries a few amounts that loops do not stack.
 
     Args:
-      jaxpr: Of the step as it is written.
       stacked_bytes: What could be dropped.
     """
     excess = self.excess_bytes
@@ -268,50 +296,42 @@ class _Search:
     shares = [int(share * stacked_bytes) for share in _SHARES]
     amounts += [amount for amount in shares if amount > excess]
     platform = self._capture.platform
-    rates = self._request.rates(platform)
     seen = set()
     for amount in (*amounts, "all"):
-      rewritten = scan.rewrite_step(
-        jaxpr, amount, rates, keep_bits=_keeps_bits(platform)
-      )
-      dropped = tuple(candidate.name for candidate in rewritten.dropped)
-      if dropped not in seen:
-        seen.add(dropped)
-        self._try(Variant(save_bytes=amount))
+      variant = stacking_less(self._traced, amount, self._request, platform)
+      if variant.dropped not in seen:
+        seen.add(variant.dropped)
+        self._try(variant)
 
-  def recompute_blocks(self, jaxpr: core.Jaxpr, found: blocks.Blocks) -> None:
+  def recompute_blocks(self, step: blocks.BlockStep) -> None:
     """Tries all blocks; then less of them, or several at once.
 
     Args:
-      jaxpr: Of the step as it is written.
-      found: Its blocks.
+      step: The step as it is written.
     """
-    every = self._try(
-      Variant(choice=blocks.BlockChoice(num_groups=found.number))
-    )
+    choice = blocks.BlockChoice(num_groups=step.blocks.number)
+    recomputed = step.recompute(choice, self._rates)
+    every = self._try(recomputing_blocks(self._traced, choice, recomputed))
     room = self._limit_bytes - every.planner.total_bytes
     if room > 0:
-      self._keep(jaxpr, found, every, room)
+      self._keep(step, every, recomputed.again_s, room)
     else:
-      self._join(found, every)
+      self._join(step, every)
 
   def _keep(
-    self, jaxpr: core.Jaxpr, found: blocks.Blocks, every: _Tried, room: int
+    self, step: blocks.BlockStep, every: _Tried, most_s: float, room: int
   ) -> None:
     """Lets blocks keep what there is room for."""
-    rates = self._request.rates(self._capture.platform)
-    nothing = blocks.BlockChoice(num_groups=found.number)
-    most_s = blocks.recompute_step(jaxpr, nothing, rates).again_s
     seen = {0}
     tried = every
     # The planner may find room for one thing more.
-    for keep_bytes in (room, room + found.crossing_bytes):
+    for keep_bytes in (room, room + step.blocks.crossing_bytes):
       if tried is not every and tried.hopeful_s > self._least_s:
         return
       choice = blocks.BlockChoice(
-        num_groups=found.number, keep_bytes=keep_bytes
+        num_groups=step.blocks.number, keep_bytes=keep_bytes
       )
-      recomputed = blocks.recompute_step(jaxpr, choice, rates)
+      recomputed = step.recompute(choice, self._rates)
       if recomputed.kept_bytes in seen or not most_s:
         continue
       seen.add(recomputed.kept_bytes)
@@ -319,18 +339,20 @@ class _Search:
       added_s = every.planner.step_s - self._step_s
       hopeful_s = self._step_s + added_s * recomputed.again_s / most_s
       if hopeful_s < self._least_s:
-        tried = self._try(Variant(choice=choice))
+        tried = self._try(recomputing_blocks(self._traced, choice, recomputed))
 
-  def _join(self, found: blocks.Blocks, every: _Tried) -> None:
+  def _join(self, step: blocks.BlockStep, every: _Tried) -> None:
     """Recomputes several blocks at once, until it fits."""
-    number, tried = found.number, every
+    number, tried = step.blocks.number, every
     for _ in range(_MAX_DIVISIONS):
       if number == 1 or every.planner.step_s >= self._least_s:
         return
       missing = tried.planner.total_bytes - self._limit_bytes
-      joined = missing // max(1, found.crossing_bytes) + 1
+      joined = missing // max(1, step.blocks.crossing_bytes) + 1
       number = max(1, min(number - 1, number - joined))
-      tried = self._try(Variant(choice=blocks.BlockChoice(num_groups=number)))
+      choice = blocks.BlockChoice(num_groups=number)
+      recomputed = step.recompute(choice, self._rates)
+      tried = self._try(recomputing_blocks(self._traced, choice, recomputed))
       if not math.isinf(tried.edits_s):
         return
 
@@ -338,25 +360,19 @@ class _Search:
   def _least_s(self) -> float:
     return min(tried.schedule_s for tried in self._tried)
 
+  @property
+  def _rates(self) -> cost.Rates:
+    return self._request.rates(self._capture.platform)
+
   def _try(self, variant: Variant) -> _Tried:
-    variant = dataclasses.replace(variant, platform=self._capture.platform)
-    seen: list[tuple[int, int]] = []
-    changed = variant.apply(
-      self._fun, self._request, lambda *counts: seen.append(counts)
-    )
-    tried = self._add(variant, changed)
-    num_residuals, saved_bytes = seen[-1]
-    variant = dataclasses.replace(
-      variant,
-      num_residuals=num_residuals,
-      saved_bytes=saved_bytes,
-      extra_s=tried.planner.step_s - self._step_s,
-    )
+    tried = self._add(variant)
+    extra_s = tried.planner.step_s - self._step_s
+    variant = dataclasses.replace(variant, extra_s=extra_s)
     self._tried[-1] = dataclasses.replace(tried, variant=variant)
     return self._tried[-1]
 
-  def _add(self, variant: Variant, fun: Callable[..., Any]) -> _Tried:
-    module = self._capture.module(fun)
+  def _add(self, variant: Variant) -> _Tried:
+    module = self._capture.module(variant.traced)
     planner = self._capture.planner(module)
     edits_s = planner.estimate(self._limit_bytes)
     tried = _Tried(
@@ -366,16 +382,7 @@ class _Search:
     return tried
 
 
-def _keeps_bits(platform: str) -> bool:
-  """Whether what loops recompute may not be fused with what reads it.
-
-  On CPU the results of a step do not change by a bit. A GPU may choose other
-  kernels anyway, and memory traffic is what its time goes to.
-  """
-  return platform == "cpu"
-
-
-def _stacked_bytes(jaxpr: Any, request: hook.Request) -> int:
+def _stacked_bytes(jaxpr: core.Jaxpr, request: hook.Request) -> int:
   """Returns what loops of a step stack that could be dropped."""
   # Only seconds depend on the rates, and these are not asked for here.
   candidates, _ = scan.find_candidates(jaxpr, request.rates("cpu"))
@@ -383,7 +390,7 @@ def _stacked_bytes(jaxpr: Any, request: hook.Request) -> int:
 
 
 class Capture:
-  """Compiles steps up to their schedule."""
+  """Compiles versions of a step up to their schedule."""
 
   def __init__(
     self,
@@ -405,13 +412,13 @@ class Capture:
     """Returns what plans a module of a step."""
     return self._request.planner(module, self.platform)
 
-  def module(self, fun: Callable[..., Any]) -> Module:
-    """Returns the scheduled module of a step."""
+  def module(self, traced: jax.stages.Traced) -> Module:
+    """Returns the scheduled module of a version."""
     tag = hook.new_tag()
     self._data = b""
     transform.add_handler(tag, self._handle)
     try:
-      lowered = self._lower(hook.marked(fun, tag))
+      lowered = self._lower(hook.with_mark(traced, tag))
       lowered.compile(compiler_options=self._compiler_options)
     except jax.errors.JaxRuntimeError:
       if not self._data:

@@ -21,28 +21,28 @@ def _case():
   return blocks_cases.CASES["branches"]()
 
 
+def _traced():
+  step, args = _case()
+  return jax.jit(step).trace(*args)
+
+
+def _lower(traced):
+  return traced.lower()
+
+
 def _capture(request):
-  _, args = _case()
-  return variants.Capture(lambda fun: jax.jit(fun).lower(*args), None, request)
+  return variants.Capture(_lower, None, request)
 
 
 def _pick(request):
-  step, args = _case()
-  return variants.pick(
-    step,
-    lambda fun: jax.jit(fun).trace(*args),
-    lambda fun: jax.jit(fun).lower(*args),
-    None,
-    request,
-  )
+  return variants.pick(_traced(), _lower, None, request)
 
 
 def _planned(limit_fraction):
   """Returns a request, a module of its step, and a plan without edits."""
   request = hook.Request(options=_OPTIONS, limit_bytes=_limit(limit_fraction))
   capture = _capture(request)
-  step, _ = _case()
-  module = capture.module(step)
+  module = capture.module(_traced())
   return request, module, capture.planner(module).fit(_limit(1.0))
 
 
@@ -60,8 +60,7 @@ class RememberTest(parameterized.TestCase):
     request = hook.Request(options=_OPTIONS, limit_bytes=_limit(fraction))
     variant = _pick(request)
     self.assertLen(request.remembered, 1)
-    step, _ = _case()
-    module = _capture(request).module(variant.apply(step, request))
+    module = _capture(request).module(variant.traced)
     anew = hook.Request(options=_OPTIONS, limit_bytes=_limit(fraction))
     outcomes = []
     for asked in (request, anew):
@@ -83,15 +82,15 @@ class RememberTest(parameterized.TestCase):
   def test_other_modules_limits_and_options_are_planned(self):
     request, module, plan = _planned(0.5)
     capture = _capture(request)
-    step, _ = _case()
+    step, args = _case()
     request.remember(module, "cpu", plan)
-    self.assertIs(request.decide(capture.module(step), "cpu"), plan)
+    self.assertIs(request.decide(capture.module(_traced()), "cpu"), plan)
 
     def other(params, state, batch):
       return step(params, state, 2 * batch)
 
     for asked, change in (
-      (capture.module(other), {}),
+      (capture.module(jax.jit(other).trace(*args)), {}),
       (module, {"limit_bytes": _limit(1.0)}),
       (module, {"options": jaxmem.Options(effort="fast", min_gain=0.02)}),
     ):
@@ -117,6 +116,120 @@ class RememberTest(parameterized.TestCase):
     ) as planner:
       jaxmem.plan(step, *args, memory_limit=_limit(1.0), options=_OPTIONS)
       self.assertEqual(planner.call_count, 1)
+
+
+class TraceTest(absltest.TestCase):
+  """The step of the user is traced once, and keeps what jit was told."""
+
+  def setUp(self):
+    super().setUp()
+    self.traces = []
+    step, self.args = _case()
+
+    def counted(params, state, batch, *, scale=1.0, mode="plain"):
+      self.traces.append(mode)
+      params, state, loss = step(params, state, batch * scale)
+      return {"params": params, "state": state}, loss
+
+    self.step = counted
+    self.jitted = jaxmem.jit(
+      counted,
+      memory_limit=_limit(0.5),
+      options=_OPTIONS,
+      static_argnames="mode",
+      donate_argnums=(0, 1),
+    )
+
+  def test_jit_traces_once(self):
+    with mock.patch.object(variants, "pick", side_effect=variants.pick) as pick:
+      lowered = self.jitted.lower(*self.args, scale=2, mode="other")
+    self.assertEqual(self.traces, ["other"])
+    pick.assert_called_once()
+    # The plan is remembered, though the version is traced from its jaxpr.
+    with mock.patch.object(hook.Request, "planner") as planner:
+      compiled = lowered.compile()
+    planner.assert_not_called()
+    expected = jax.jit(self.step, static_argnames="mode")(
+      *self.args, scale=2, mode="other"
+    )
+    results = compiled(*jax.tree.map(jnp.array, self.args), scale=2)
+    jax.tree.map(np.testing.assert_array_equal, results, expected)
+
+  def test_names_and_donation_stay(self):
+    mesh = jax.make_mesh((1,), ("data",))
+    kwargs = {
+      "donate_argnums": (0, 1),
+      "in_shardings": jax.NamedSharding(mesh, jax.P()),
+    }
+    limited = functools.partial(
+      jaxmem.jit, memory_limit=_limit(0.5), options=_OPTIONS
+    )
+    lowered, plain = (
+      jit(self.step, **kwargs).lower(*self.args) for jit in (limited, jax.jit)
+    )
+    ours, theirs = (
+      [
+        line.split("loc(#")[0]
+        for line in each.as_text(debug_info=True).splitlines()
+        if "@main" in line
+      ]
+      for each in (lowered, plain)
+    )
+    self.assertEqual(ours, theirs)
+    self.assertIn("params[0]['b']", ours[0])
+    self.assertIn("tf.aliasing_output", ours[0])
+    self.assertIn("sharding", ours[0])
+    self.assertEqual(lowered.args_info, plain.args_info)
+
+  def test_plan_traces_once(self):
+    plan = jaxmem.plan(
+      self.step,
+      *self.args,
+      memory_limit=_limit(0.5),
+      options=_OPTIONS,
+      donate_argnums=(0, 1),
+    )
+    self.assertEqual(self.traces, ["plain"])
+    assert plan.budget is not None
+    self.assertGreater(plan.budget.num_dropped, 0)
+    self.assertGreater(plan.verify().num_reads, 0)
+    self.assertEqual(self.traces, ["plain"])
+
+  def test_values_of_outer_functions(self):
+    step, args = _case()
+
+    @jax.jit
+    def outer(factor, params, state, batch):
+      inner = jaxmem.jit(
+        lambda p, s, b: step(p, s, b * factor),
+        memory_limit=_limit(0.5),
+        options=_OPTIONS,
+      )
+      return inner(params, state, batch)
+
+    params, state, batch = args
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      outer(2.0, *args),
+      jax.jit(step)(params, state, batch * 2.0),
+    )
+
+  def test_without_jit(self):
+    step, args = _case()
+    ours = jaxmem.jit(step, memory_limit=_limit(0.5), options=_OPTIONS)
+    with jax.disable_jit():
+      jax.tree.map(np.testing.assert_array_equal, ours(*args), step(*args))
+
+  def test_derivatives_from_outside(self):
+    @jax.custom_vjp
+    def doubled(x):
+      return jnp.sin(x)
+
+    doubled.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (2 * g * x,))
+    for limit in ("1GB", "64B"):
+      ours = jaxmem.jit(lambda x: doubled(x) ** 2, memory_limit=limit)
+      gradient = jax.grad(ours)(3.0)
+      self.assertAlmostEqual(gradient, 2 * np.sin(3.0) * 2 * 3.0, places=5)
 
 
 class ChoiceTest(absltest.TestCase):
@@ -146,8 +259,7 @@ class ChoiceTest(absltest.TestCase):
   def test_estimates_are_close_and_say_what_fits(self):
     request = hook.Request(options=_OPTIONS, limit_bytes=_limit(1.0))
     capture = _capture(request)
-    step, _ = _case()
-    planner = capture.planner(capture.module(step))
+    planner = capture.planner(capture.module(_traced()))
     self.assertEqual(planner.estimate(_limit(1.0)), 0.0)
     estimate = planner.estimate(_limit(0.9))
     plan = planner.fit(_limit(0.9))

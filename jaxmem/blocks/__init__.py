@@ -3,6 +3,7 @@
 from jaxmem.blocks.step import (
   BlockChoice,
   Blocks,
+  BlockStep,
   Recomputed,
   describe_blocks,
   recompute_blocks,
@@ -11,6 +12,7 @@ from jaxmem.blocks.step import (
 
 __all__ = [
   "BlockChoice",
+  "BlockStep",
   "Blocks",
   "Recomputed",
   "describe_blocks",

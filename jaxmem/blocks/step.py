@@ -73,30 +73,90 @@ class Recomputed:
     return f"{self.num_dropped} residuals of blocks dropped: {size}"
 
 
-def describe_blocks(closed_jaxpr: core.Jaxpr) -> Blocks:
-  """Says which blocks a step has.
+@dataclasses.dataclass(kw_only=True)
+class _Totals:
+  """What was changed so far."""
+
+  dropped: list[core.Var] = dataclasses.field(default_factory=list)
+  kept_bytes: int = 0
+  again_s: float = 0.0
+
+
+class BlockStep:
+  """A step and its blocks, which are found once.
 
   Args:
     closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
 
-  Returns:
-    The blocks of the step; if it has none, those of the loop within that has
-    most, such as one over parts of a batch.
+  Attributes:
+    blocks: The blocks of the step; if it has none, those of the loop within
+      that has most, such as one over parts of a batch.
   """
-  values = _values(closed_jaxpr)
-  blocks = find_blocks(values)
-  if blocks:
-    groups = make_groups(values, blocks, len(blocks))
-    total = sum(crossing_bytes(values, group) for group in groups)
-    return Blocks(number=len(blocks), crossing_bytes=total // len(blocks))
-  reason = "no part of a forward pass repeats, or there is no backward pass"
-  none = Blocks(number=0, crossing_bytes=0, reason=reason)
-  inner = [
-    describe_blocks(eqn.params["jaxpr"])
-    for eqn in values.jaxpr.eqns
-    if eqn.primitive.name == "scan"
-  ]
-  return max([none, *inner], key=lambda found: found.number)
+
+  def __init__(self, closed_jaxpr: core.Jaxpr):
+    self._given = closed_jaxpr
+    self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
+    self._blocks = find_blocks(self._values)
+    # Equation -> the loop that it is.
+    self._loops: dict[int, BlockStep] = {}
+    if not self._blocks:
+      self._loops = {
+        index: BlockStep(eqn.params["jaxpr"])
+        for index, eqn in enumerate(self._values.jaxpr.eqns)
+        if eqn.primitive.name == "scan"
+      }
+    self.blocks = self._describe()
+
+  def recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
+    """Lets the backward pass recompute blocks; see `recompute_step`."""
+    if choice.num_groups < 1:
+      raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
+    totals = _Totals()
+    changed = self._rewritten(choice, rates, totals)
+    return Recomputed(
+      closed_jaxpr=changed if totals.dropped else self._given,
+      num_dropped=len(totals.dropped),
+      dropped_bytes=sum(num_bytes(v) for v in totals.dropped),
+      kept_bytes=totals.kept_bytes,
+      again_s=totals.again_s,
+    )
+
+  def _describe(self) -> Blocks:
+    if self._blocks:
+      values, number = self._values, len(self._blocks)
+      groups = make_groups(values, self._blocks, number)
+      total = sum(crossing_bytes(values, group) for group in groups)
+      return Blocks(number=number, crossing_bytes=total // number)
+    reason = "no part of a forward pass repeats, or there is no backward pass"
+    none = Blocks(number=0, crossing_bytes=0, reason=reason)
+    inner = [loop.blocks for loop in self._loops.values()]
+    return max([none, *inner], key=lambda found: found.number)
+
+  def _rewritten(
+    self, choice: BlockChoice, rates: Rates, totals: _Totals
+  ) -> core.Jaxpr:
+    """Rewrites the jaxpr, or the loops in it; adds to the totals."""
+    values = self._values
+    if self._blocks:
+      groups = make_groups(values, self._blocks, choice.num_groups)
+      kept = choose_kept(values, groups, choice.keep_bytes, rates)
+      recipes = [make_recipe(values, group, kept) for group in groups]
+      found = [recipe for recipe in recipes if recipe is not None]
+      totals.dropped += [v for recipe in found for v in recipe.dropped]
+      totals.kept_bytes += sum(num_bytes(v) for v in kept)
+      totals.again_s += again_seconds(values, found, rates)
+      return rewrite(values, found)
+    eqns = [*values.jaxpr.eqns]
+    for index, loop in self._loops.items():
+      body = loop._rewritten(choice, rates, totals)
+      params = {**eqns[index].params, "jaxpr": body}
+      eqns[index] = eqns[index].replace(params=params)
+    return values.jaxpr.replace(eqns=eqns)
+
+
+def describe_blocks(closed_jaxpr: core.Jaxpr) -> Blocks:
+  """Says which blocks a step has; see `BlockStep`."""
+  return BlockStep(closed_jaxpr).blocks
 
 
 def recompute_step(
@@ -115,17 +175,7 @@ def recompute_step(
   Raises:
     ValueError: If there are fewer groups than one.
   """
-  if choice.num_groups < 1:
-    raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
-  totals = _Totals()
-  changed = _rewritten(closed_jaxpr, choice, rates, totals)
-  return Recomputed(
-    closed_jaxpr=changed if totals.dropped else closed_jaxpr,
-    num_dropped=len(totals.dropped),
-    dropped_bytes=sum(num_bytes(v) for v in totals.dropped),
-    kept_bytes=totals.kept_bytes,
-    again_s=totals.again_s,
-  )
+  return BlockStep(closed_jaxpr).recompute(choice, rates)
 
 
 def recompute_blocks(
@@ -147,40 +197,3 @@ def recompute_blocks(
   """
   recompute = functools.partial(recompute_step, choice=choice, rates=rates)
   return wrap.rewritten(fun, recompute, on_recomputed)
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Totals:
-  """What was changed so far."""
-
-  dropped: list[core.Var] = dataclasses.field(default_factory=list)
-  kept_bytes: int = 0
-  again_s: float = 0.0
-
-
-def _rewritten(
-  jaxpr: core.Jaxpr, choice: BlockChoice, rates: Rates, totals: _Totals
-) -> core.Jaxpr:
-  """Rewrites a jaxpr, or the loops in it; adds to the totals."""
-  values = _values(jaxpr)
-  blocks = find_blocks(values)
-  if blocks:
-    groups = make_groups(values, blocks, choice.num_groups)
-    kept = choose_kept(values, groups, choice.keep_bytes, rates)
-    recipes = [make_recipe(values, group, kept) for group in groups]
-    found = [recipe for recipe in recipes if recipe is not None]
-    totals.dropped += [v for recipe in found for v in recipe.dropped]
-    totals.kept_bytes += sum(num_bytes(v) for v in kept)
-    totals.again_s += again_seconds(values, found, rates)
-    return rewrite(values, found)
-  eqns = []
-  for eqn in values.jaxpr.eqns:
-    if eqn.primitive.name == "scan":
-      body = _rewritten(eqn.params["jaxpr"], choice, rates, totals)
-      eqn = eqn.replace(params={**eqn.params, "jaxpr": body})
-    eqns.append(eqn)
-  return values.jaxpr.replace(eqns=eqns)
-
-
-def _values(closed_jaxpr: core.Jaxpr) -> Values:
-  return Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))

@@ -5,12 +5,16 @@ Written for jax 0.11.2 to 0.12, in which:
 - `scan` says what its operands are by `ft_in`, a tree of constants, carry and
   scanned operands (before: `num_consts` and `num_carry`);
 - an effect on an operand names the operand's variable (before: its position);
-- a name stack is a tuple of scopes and transforms.
+- a name stack is a tuple of scopes and transforms;
+- what `jax.jit(...).trace(...)` returns keeps all that it lowers in `_params`,
+  and tracers of outer functions that it reads in `_consts`.
 
 No private module is imported: what follows reads attributes of objects that
-`jax.make_jaxpr` returns. A later jax that changes them fails in this file.
+`jax.make_jaxpr` and `jax.jit(...).trace` return. A later jax that changes them
+fails in this file.
 """
 
+import copy
 import functools
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
@@ -98,6 +102,39 @@ def argument_names(jaxpr: core.Jaxpr) -> list[str]:
   if len(names) != len(jaxpr.invars):
     names = [None] * len(jaxpr.invars)
   return [name or f"arg{index}" for index, name in enumerate(names)]
+
+
+def with_jaxpr(
+  traced: jax.stages.Traced, jaxpr: core.Jaxpr
+) -> jax.stages.Traced:
+  """Returns a traced function that runs another jaxpr.
+
+  Donation, shardings, layouts and the trees of arguments and results stay.
+
+  Args:
+    traced: From `jax.jit(fun, ...).trace(...)`.
+    jaxpr: With the inputs and outputs of the function's own.
+  """
+  return _with_params(traced, jaxpr=jaxpr)
+
+
+def with_name(traced: jax.stages.Traced, name: str) -> jax.stages.Traced:
+  """Returns a traced function whose module has another name."""
+  return _with_params(traced, name=name)
+
+
+def closed_over(traced: Any) -> list[Any]:
+  """Returns the tracers of outer functions: the first inputs of the jaxpr."""
+  return [*traced._consts]
+
+
+def _with_params(traced: Any, **params: Any) -> jax.stages.Traced:
+  changed = copy.copy(traced)
+  changed._params = {**traced._params, **params}
+  # What was derived from the parameters.
+  changed._lojax = None
+  changed._closure_converted = None
+  return changed
 
 
 def rename_effects(
