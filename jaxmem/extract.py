@@ -29,7 +29,8 @@ Sharing = Literal["heap", "any"]
 
 _FIRST = frozenset({"parameter", "constant"})
 _CALLERS = frozenset({"async-start", "call", "conditional", "while"})
-_STATELESS = frozenset({"rng-bit-generator"})
+# Only who reads their results can tell when these run.
+_FREE_TO_MOVE = frozenset({"copy-done", "copy-start", "rng-bit-generator"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ class _Builder:
   def _is_ordered(self, instruction: Instruction) -> bool:
     if instruction.proto.custom_call_has_side_effect:
       return True
-    if instruction.opcode in _STATELESS:
+    if instruction.opcode in _FREE_TO_MOVE:
       return False
     if instruction.opcode.startswith(STATEFUL_PREFIXES):
       return True
@@ -276,9 +277,8 @@ class _Builder:
         self._touchers[old] = tuple(
           n for n in self._touchers[old] if not self._completes(n, writer)
         )
-        for reader in self._touchers[old]:
-          if reader != writer:
-            self._predecessors[writer].add(reader)
+        readers = {*self._touchers[old]} - {writer}
+        self._predecessors[writer] |= readers
 
   def _repair_order(self) -> bool:
     """Renumbers the nodes where an anti-dependency goes against the order."""

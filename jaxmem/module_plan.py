@@ -23,9 +23,10 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.dataflow import UnsupportedModuleError
 from jaxmem_hlo.module import Computation, Module
 
-from jaxmem import bounds, liveness, order, validate
+from jaxmem import bounds, cost, liveness, order, validate
 from jaxmem.extract import CalleePeak, ComputationGraph, from_hlo
 from jaxmem.graph import Graph
+from jaxmem.hidden_copies import hide_planned_copies
 from jaxmem.options import Options
 from jaxmem.rewrite import find_copies
 
@@ -105,13 +106,21 @@ class _Found:
   method: str
 
 
-def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
+def plan_module(
+  module: Module,
+  platform: str,
+  options: Options,
+  rates: cost.Rates | None = None,
+) -> ModulePlan:
   """Plans a module.
 
   Args:
     module: A scheduled module.
     platform: "cpu" or "cuda".
     options: How hard to try.
+    rates: Of the device, to hide copies to and from the host behind kernels,
+      as far as the bytes of XLA's own order allow. None leaves each where few
+      bytes want it, even if the device waits there.
 
   Returns:
     The plan. Its orders are checked: every instruction once, after all it
@@ -125,6 +134,8 @@ def plan_module(module: Module, platform: str, options: Options) -> ModulePlan:
   """
   with paused_collector():
     decided = _plan_module(module, platform, options)
+    if rates is not None:
+      decided = hide_planned_copies(module, decided, rates)
     if options.verify:
       verify_module(decided.apply(module), platform)
     return decided

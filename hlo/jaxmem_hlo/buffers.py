@@ -35,8 +35,13 @@ class LogicalBuffer:
   is_live_out: bool = False
 
   def add(self, value: Value) -> None:
-    """Adds a value of the same memory space."""
+    """Adds a value.
+
+    A scheduled module may not say of a donated argument that it is on the
+    host, only of the result that it becomes: one such value is enough.
+    """
     self.values.append(value)
+    self.memory_space = max(self.memory_space, value.memory_space)
     self.size_bytes = max(self.size_bytes, value.size_bytes)
     self.is_live_out |= value.is_live_out
 
@@ -168,10 +173,11 @@ class BufferAnalysis:
     for value in self.dataflow.values:
       root = self._find(value)
       if root not in groups:
-        groups[root] = LogicalBuffer(
-          root.id, [], memory_space=root.memory_space
-        )
+        groups[root] = LogicalBuffer(root.id, [])
       buffer = groups[root]
       buffer.add(value)
       buffer_of[value] = buffer
+    for buffer in groups.values():
+      for value in buffer.values:
+        value.memory_space = buffer.memory_space
     return list(groups.values()), buffer_of

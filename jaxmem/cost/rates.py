@@ -35,6 +35,8 @@ class Rates:
       program asks for the highest precision.
     flops_efficiency: Fraction of the flops rates that kernels reach.
     memory_efficiency: Fraction of the memory rate that kernels reach.
+    link_efficiency: Fraction of the rates to and from the host that copies
+      reach.
   """
 
   name: str
@@ -48,6 +50,7 @@ class Rates:
   float32_products: Precision = "tf32"
   flops_efficiency: float = 0.7
   memory_efficiency: float = 0.85
+  link_efficiency: float = 0.8
 
   def __post_init__(self):
     for field in dataclasses.fields(self):

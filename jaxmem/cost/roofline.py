@@ -54,12 +54,6 @@ def instruction_costs(module: Module, rates: Rates) -> Mapping[int, Cost]:
   return _Costs(module, rates).all()
 
 
-def schedule_seconds(module: Module, rates: Rates) -> float:
-  """Estimates the seconds of all that the entry of a scheduled module runs."""
-  costs = instruction_costs(module, rates)
-  return sum(costs[i.id].seconds for i in module.entry.instructions)
-
-
 class _Costs:
   def __init__(self, module: Module, rates: Rates):
     self._module = module

@@ -70,14 +70,22 @@ class Transfer:
       source: Id of the instruction that holds the value.
       shape: Of the value, on the device.
     """
-    self._device.CopyFrom(shape)
-    self._host.CopyFrom(shape)
-    self._host.layout.memory_space = HOST_MEMORY_SPACE
+    self._set_shapes(shape)
     self._start("offload-start", source, self._host, self._device, _STORE_QUEUE)
 
   def end_store(self) -> None:
     """Waits for the copy to the host; the device's memory is free then."""
     self._done("offload-done", self._host)
+
+  def begin_on_host(self, source: int, shape: hlo_pb2.Shape) -> None:
+    """Takes a value that is on the host, in the place of what was stored.
+
+    Args:
+      source: Id of the instruction that holds the value.
+      shape: Of the value, on the device.
+    """
+    self._set_shapes(shape)
+    self._last = source
 
   def start_fetch(self) -> None:
     """Starts the copy back."""
@@ -88,6 +96,12 @@ class Transfer:
   def end_fetch(self) -> hlo_pb2.Instruction:
     """Waits for the copy back; returns the instruction that holds it."""
     return self._done("fetch-done", self._device)
+
+  def _set_shapes(self, shape: hlo_pb2.Shape) -> None:
+    self._device.CopyFrom(shape)
+    self._device.layout.memory_space = 0
+    self._host.CopyFrom(shape)
+    self._host.layout.memory_space = HOST_MEMORY_SPACE
 
   def _start(
     self,
