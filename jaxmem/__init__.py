@@ -2,6 +2,7 @@
 
 from jaxmem.api import jit, plan
 from jaxmem.batch import BatchPlan, max_batch
+from jaxmem.host_state import on_host, to_host
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError, Plan
 from jaxmem.version import __version__
@@ -14,5 +15,7 @@ __all__ = [
   "__version__",
   "jit",
   "max_batch",
+  "on_host",
   "plan",
+  "to_host",
 ]

@@ -1,20 +1,16 @@
 """Copies to and from the host's memory, placed so that kernels hide them.
 
-A step that keeps arguments on the host starts to copy them in and to copy their
-successors out. Where that stands in the schedule is XLA's choice, or that of a
-search for few bytes, which waits for each copy at once. Here kernels keep their
-order, and copies move between them: what goes out starts when it is made, and
-is waited for when the link may be done with it; what comes in is waited for by
-its first reader, and starts as early as the link needs. Both hold the device's
-memory longer, so they go as far as bytes allow.
+A step that keeps arguments on the host copies them in, and their successors
+out. Where that stands in the schedule is XLA's choice, or that of a search for
+few bytes, which waits for each copy at once. Here kernels keep their order, and
+the step is walked as the device would run it: what goes out is waited for once
+the link is done with it, or when its memory is needed; what comes in next is
+started as soon as the link is idle, if there is memory for it.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
-import itertools
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,10 +24,10 @@ from jaxmem.cost.rates import Rates
 from jaxmem.cost.roofline import instruction_costs
 from jaxmem.extract import ComputationGraph, from_hlo
 
-# A limit of live bytes is lowered by this share at least until XLA's packing
-# of what is live fits.
+# How often, and by what share at least, a limit of live bytes is lowered: what
+# XLA's packing makes of them has to fit.
+_NUM_TRIES = 8
 _STEP = 0.02
-_MAX_TRIES = 8
 
 if TYPE_CHECKING:
   from jaxmem.module_plan import ModulePlan
@@ -73,14 +69,6 @@ class _Copy:
   last: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Span:
-  """The gaps where a copy starts and where it is waited for."""
-
-  start: int
-  done: int
-
-
 def hide_copies(
   module: Module, platform: str, rates: Rates, room_bytes: int
 ) -> HiddenCopies | None:
@@ -106,15 +94,20 @@ def hide_copies(
   model = AssignmentModel(module, platform)
   mover = _Mover(from_hlo(model, module.entry), module, rates)
   limit = mover.room(room_bytes)
-  for _ in range(_MAX_TRIES):
+  best: HiddenCopies | None = None
+  least_s = given.seconds
+  for _ in range(_NUM_TRIES):
     ids = mover.order(limit)
     changed = module.with_schedules({module.entry.id: ids})
-    temp_bytes = AssignmentModel(changed, platform, model).temp_bytes()
-    if temp_bytes <= room_bytes:
-      is_faster = copies.step_time(changed, rates).seconds < given.seconds
-      return HiddenCopies(tuple(ids), temp_bytes) if is_faster else None
-    limit -= max(temp_bytes - room_bytes, int(_STEP * limit))
-  return None
+    seconds = copies.step_time(changed, rates).seconds
+    excess = 0
+    if seconds < least_s:
+      temp_bytes = AssignmentModel(changed, platform, model).temp_bytes()
+      excess = max(0, temp_bytes - room_bytes)
+      if not excess:
+        best, least_s = HiddenCopies(tuple(ids), temp_bytes), seconds
+    limit -= max(excess, int(_STEP * limit))
+  return best
 
 
 def hide_planned_copies(
@@ -151,8 +144,9 @@ class _Mover:
     moving = {node for pair in self._pairs for node in pair}
     nodes = range(len(entry.instructions))
     self._kernels = [n for n in nodes if n not in moving]
-    seconds = [costs[entry.instructions[n].id].seconds for n in self._kernels]
-    self._clock = [0.0, *itertools.accumulate(seconds)]
+    self._seconds = [
+      costs[entry.instructions[n].id].seconds for n in self._kernels
+    ]
     self._copies = self._describe(rates)
     self._live = self._compact_live()
 
@@ -164,13 +158,10 @@ class _Mover:
     """Returns ids in execution order.
 
     Args:
-      limit_bytes: No copy takes longer for hiding where more would be live.
+      limit_bytes: Where as much is live already, no copy takes more memory.
     """
-    live = self._live.copy()
-    spans: dict[_Copy, _Span] = {}
-    for copy, wanted in [*self._stores(), *self._fetches()]:
-      spans[copy] = _within(copy, wanted, live, limit_bytes)
-    return self._entry.schedule(self._nodes(spans))
+    walk = _Walk(self._copies, self._kernels, self._seconds, self._live)
+    return self._entry.schedule(walk.nodes(limit_bytes))
 
   def _describe(self, rates: Rates) -> list[_Copy]:
     """Describes the copies and between which kernels they may stand."""
@@ -214,56 +205,120 @@ class _Mover:
 
   def _compact_live(self) -> np.ndarray:
     """Live bytes at each kernel where no copy takes any time."""
-    order = self._nodes({c: _at_once(c) for c in self._copies})
+    idle = np.zeros(len(self._kernels), np.int64)
+    order = _Walk(self._copies, self._kernels, self._seconds, idle).nodes(-1)
     live = liveness.live_bytes(self._entry.graph, order)
     at = {node: step for step, node in enumerate(order)}
     return live[[at[n] for n in self._kernels]]
 
-  def _stores(self) -> list[tuple[_Copy, _Span]]:
-    """Copies to the host, and when the link would be done with them."""
-    found, free_at = [], 0.0
-    stores = [c for c in self._copies if c.to_host]
-    for copy in sorted(stores, key=lambda c: (c.first, c.start)):
-      begin = max(free_at, self._clock[copy.first])
-      free_at = begin + copy.seconds
-      done = bisect.bisect_left(self._clock, free_at)
-      done = max(copy.first, min(done, copy.last))
-      found.append((copy, _Span(copy.first, done)))
-    return found
 
-  def _fetches(self) -> list[tuple[_Copy, _Span]]:
-    """Copies from the host, and when the link would have to begin them."""
-    found, due = [], math.inf
-    fetches = [c for c in self._copies if not c.to_host]
-    for copy in sorted(fetches, key=lambda c: (-c.last, -c.start)):
-      due = min(due, self._clock[copy.last]) - copy.seconds
-      start = bisect.bisect_right(self._clock, due) - 1
-      start = min(copy.last, max(start, copy.first))
-      found.append((copy, _Span(start, copy.last)))
-    return found
+class _Walk:
+  """Runs the kernels in their order, and puts copies between them.
 
-  def _nodes(self, spans: dict[_Copy, _Span]) -> list[int]:
-    """Returns the nodes in the order that gaps of copies say.
+  Args:
+    pending: The copies.
+    kernels: The nodes that keep their order.
+    seconds: Of each kernel.
+    live: Bytes at each kernel where no copy takes longer than it must.
+  """
 
-    In a gap, what may be done by then is waited for first, and what is needed
-    first is started first.
+  def __init__(
+    self,
+    pending: Sequence[_Copy],
+    kernels: Sequence[int],
+    seconds: Sequence[float],
+    live: np.ndarray,
+  ):
+    self._kernels = kernels
+    self._seconds = seconds
+    self._live = live
+    self._stores: dict[int, list[_Copy]] = {}
+    for copy in pending:
+      if copy.to_host:
+        self._stores.setdefault(copy.first, []).append(copy)
+    fetches = (c for c in pending if not c.to_host)
+    self._fetches = sorted(fetches, key=lambda c: (-c.last, -c.start))
+    self._now = 0.0
+    self._free_at = {True: 0.0, False: 0.0}
+    # When each copy under way is done, in the order in which they began.
+    self._leaving: dict[_Copy, float] = {}
+    self._coming: dict[_Copy, float] = {}
+    self._held_bytes = 0
+    # What comes in early, at each kernel in between.
+    self._early = np.zeros(len(kernels), np.int64)
+    self._nodes: list[int] = []
+
+  def nodes(self, limit_bytes: int) -> list[int]:
+    """Returns all nodes in execution order; walks once.
+
+    Args:
+      limit_bytes: Most live bytes, where fewer are possible.
     """
-    gaps: list[list[tuple[tuple[int, int, int], int]]] = [
-      [] for _ in range(len(self._kernels) + 1)
-    ]
-    for copy, span in spans.items():
-      begin = (1, copy.last, copy.start)
-      gaps[span.start].append((begin, copy.start))
-      # In the gap of its start, a wait follows the start.
-      is_short = span.start == span.done
-      rank = begin if is_short else (0, 0, copy.done)
-      gaps[span.done].append((rank, copy.done))
-    order: list[int] = []
-    for k, gap in enumerate(gaps):
-      order += [node for _, node in sorted(gap)]
-      if k < len(self._kernels):
-        order.append(self._kernels[k])
-    return order
+    for k in range(len(self._kernels) + 1):
+      self._receive(k)
+      self._send(k)
+      if k == len(self._kernels):
+        break
+      self._release(int(self._live[k] + self._early[k]), limit_bytes)
+      self._look_ahead(k, limit_bytes)
+      self._nodes.append(self._kernels[k])
+      self._now += self._seconds[k]
+    self._release(1, 0)
+    return self._nodes
+
+  def _begin(self, copy: _Copy) -> float:
+    self._nodes.append(copy.start)
+    begin = max(self._now, self._free_at[copy.to_host])
+    self._free_at[copy.to_host] = begin + copy.seconds
+    return self._free_at[copy.to_host]
+
+  def _wait(self, copy: _Copy, done_at: float) -> None:
+    self._nodes.append(copy.done)
+    self._now = max(self._now, done_at)
+
+  def _receive(self, k: int) -> None:
+    """Waits for what is needed from here on, in either direction."""
+    for copy in [c for c in self._leaving if c.last <= k]:
+      self._settle(copy)
+    while self._fetches and self._fetches[-1].last <= k:
+      copy = self._fetches.pop()
+      self._coming[copy] = self._begin(copy)
+    for copy in [c for c in self._coming if c.last <= k]:
+      self._wait(copy, self._coming.pop(copy))
+
+  def _send(self, k: int) -> None:
+    for copy in self._stores.get(k, ()):
+      self._leaving[copy] = self._begin(copy)
+      self._held_bytes += copy.size_bytes
+      if copy.last <= k:
+        self._settle(copy)
+
+  def _settle(self, copy: _Copy) -> None:
+    self._wait(copy, self._leaving.pop(copy))
+    self._held_bytes -= copy.size_bytes
+
+  def _release(self, other_bytes: int, limit_bytes: int) -> None:
+    """Waits for what has left, and for more until the rest fits."""
+    while self._leaving:
+      copy, done_at = next(iter(self._leaving.items()))
+      fits = other_bytes + self._held_bytes <= limit_bytes
+      if fits and done_at > self._now:
+        return
+      self._settle(copy)
+
+  def _look_ahead(self, k: int, limit_bytes: int) -> None:
+    """Starts what is needed next if the link would be idle in this kernel."""
+    while self._fetches:
+      copy = self._fetches[-1]
+      is_idle = self._free_at[False] < self._now + self._seconds[k]
+      span = slice(k, copy.last)
+      there = self._live[span] + self._early[span] + copy.size_bytes
+      there[0] += self._held_bytes
+      if copy.first > k or not is_idle or there.max() > limit_bytes:
+        return
+      self._early[span] += copy.size_bytes
+      self._fetches.pop()
+      self._coming[copy] = self._begin(copy)
 
 
 def _pairs(entry: ComputationGraph) -> list[tuple[int, int]]:
@@ -294,24 +349,3 @@ def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
     for other in needed:
       found[other].append(node)
   return found
-
-
-def _at_once(copy: _Copy) -> _Span:
-  gap = copy.first if copy.to_host else copy.last
-  return _Span(gap, gap)
-
-
-def _within(
-  copy: _Copy, wanted: _Span, live: np.ndarray, limit_bytes: int
-) -> _Span:
-  """Shortens a span to what fits, and adds its bytes to those that are live."""
-  held = live[wanted.start : wanted.done]
-  full = np.flatnonzero(held + copy.size_bytes > limit_bytes)
-  start, done = wanted.start, wanted.done
-  if full.size:
-    if copy.to_host:
-      done = start + int(full[0])
-    else:
-      start += int(full[-1]) + 1
-  live[start:done] += copy.size_bytes
-  return _Span(start, done)

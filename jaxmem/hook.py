@@ -23,6 +23,7 @@ from jaxmem.limit_plan import LimitPlan, LimitPlanner
 from jaxmem.module_plan import ModulePlan, plan_module
 from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError
+from jaxmem.rewrite import fetch_arguments
 
 Decided = ModulePlan | LimitPlan
 
@@ -58,7 +59,8 @@ class Request:
       InfeasibleError: If no plan was found that meets the limit.
     """
     if self.limit_bytes is None:
-      return plan_module(module, platform, self.options)
+      rates = self.rates(platform)
+      return plan_module(module, platform, self.options, rates)
     if self.remembered:
       found = self.remembered.get(self._key(module, platform))
       if isinstance(found, InfeasibleError):
@@ -88,6 +90,16 @@ class Request:
     """Returns what plans a module for any limit."""
     return LimitPlanner(module, platform, self.options, self.rates(platform))
 
+  def as_on_device(self, module: Module, platform: str) -> Module:
+    """Returns a module as it would be if the target were here.
+
+    To a described device arguments on the host do not show as such; see
+    `rewrite.fetch_arguments`.
+    """
+    if self.target is None or platform != "cuda":
+      return module
+    return fetch_arguments(module)
+
   def rates(self, platform: str) -> cost.Rates:
     """Returns the rates of the device that estimates of time are made for."""
     return cost.for_target(self.target or _local_target(platform))
@@ -99,9 +111,11 @@ class Request:
       CompileRefusedError: If the limit cannot be met: then the program must
         not run.
     """
-    module = read(data)
+    given = read(data)
+    module = self.as_on_device(given, platform)
     try:
-      return apply(module, self.decide(module, platform))
+      decided = self.decide(module, platform)
+      return apply(module, decided, always=module is not given)
     except InfeasibleError as error:
       raise transform.CompileRefusedError(f"InfeasibleError: {error}") from None
 
@@ -130,9 +144,19 @@ def _fingerprint(module: Module) -> bytes:
   return hashlib.sha256(data).digest()
 
 
-def apply(module: Module, decided: Decided) -> bytes | None:
-  """Returns the planned module, serialized; None if nothing changes."""
-  return decided.apply(module).to_bytes() if decided.is_changed else None
+def apply(
+  module: Module, decided: Decided, always: bool = False
+) -> bytes | None:
+  """Returns the planned module, serialized.
+
+  Args:
+    module: The module that was planned.
+    decided: The plan.
+    always: Whether to do so even if the plan changes nothing; else None.
+  """
+  if not decided.is_changed and not always:
+    return None
+  return decided.apply(module).to_bytes()
 
 
 def marked(fun: Callable[..., Any], tag: str) -> Callable[..., Any]:

@@ -92,7 +92,7 @@ class Session:
     try:
       progress.show("compiling XLA's own plan")
       traced = self._trace(args, kwargs)
-      baseline = self._compile(traced)
+      baseline = self._compile_baseline(traced)
       progress.show("planning and compiling the plan")
       variant = self._pick_variant(traced)
       planned = self._compile(hook.with_mark(variant.traced, tag))
@@ -130,16 +130,23 @@ class Session:
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
     try:
-      module = hook.read(data)
+      given = hook.read(data)
+      module = self._request.as_on_device(given, platform)
       captured.module, captured.platform = module, platform
       captured.plan = self._request.decide(module, platform)
-      return hook.apply(module, captured.plan)
+      return hook.apply(module, captured.plan, always=module is not given)
     except Exception as error:  # Reported by plan itself, in _result.
       captured.error = error
       return None
 
   def _trace(self, args: tuple[Any, ...], kwargs: Any) -> jax.stages.Traced:
-    jitted = jax.jit(self._fun, **self._jit_kwargs)
+    @functools.wraps(self._fun)
+    def step(*args: Any, **kwargs: Any) -> Any:
+      return self._fun(*args, **kwargs)
+
+    # A new function: jax remembers what others did when they were traced, and
+    # a step may look at the device.
+    jitted = jax.jit(step, **self._jit_kwargs)
     if self._device is None:
       return jitted.trace(*args, **kwargs)
     return targets.trace(jitted, args, kwargs, self._device)
@@ -155,6 +162,22 @@ class Session:
   def _compile(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
     lowered = self._lower(traced)
     return lowered.compile(compiler_options=self._compiler_options())
+
+  def _compile_baseline(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
+    """Compiles the step as `jax.jit` does on the device planned for."""
+    if self._device is None or self._device.platform == "cpu":
+      return self._compile(traced)
+    tag = hook.new_tag()
+    transform.add_handler(tag, self._show_device)
+    try:
+      return self._compile(hook.with_mark(traced, tag))
+    finally:
+      transform.remove_handler(tag)
+
+  def _show_device(self, data: bytes, platform: str) -> bytes | None:
+    given = hook.read(data)
+    module = self._request.as_on_device(given, platform)
+    return None if module is given else module.to_bytes()
 
   def _replay(self, traced: jax.stages.Traced) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""

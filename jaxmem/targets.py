@@ -13,6 +13,7 @@ Importing this module neither imports jax nor initialises its backends.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import importlib
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 Platform = Literal["cpu", "cuda"]
 FlopsKind = Literal["fp32", "tf32", "fp16", "bf16"]
+
+_planned_platform: contextvars.ContextVar[Platform | None] = (
+  contextvars.ContextVar("planned_platform", default=None)
+)
 
 # Names a user may write, besides the name of each file in data/targets. Plain
 # "a100" is left out: 40 and 80 GB cards share it.
@@ -248,12 +253,12 @@ def trace(
   target = get(target)
   kwargs = dict(kwargs or {})
   device = _described_device(target)
-  if device is None:
+  if device is not None:
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    place = functools.partial(_place, sharding=sharding, name=target.name)
+    args, kwargs = jax.tree.map(place, (tuple(args), kwargs))
+  with _planned_for(target):
     return jitted.trace(*args, **kwargs)
-  sharding = jax.sharding.SingleDeviceSharding(device)
-  place = functools.partial(_place, sharding=sharding, name=target.name)
-  args = jax.tree.map(place, tuple(args))
-  return jitted.trace(*args, **jax.tree.map(place, kwargs))
 
 
 def lower_traced(
@@ -269,6 +274,23 @@ def lower_traced(
   # entered after tracing, so that nothing runs eagerly on a described device.
   with jax.default_device(device):
     return traced.lower()
+
+
+def current_platform() -> str:
+  """Returns "cpu" or "cuda": what a step that is traced now will run on."""
+  import jax
+
+  planned = _planned_platform.get() or jax.default_backend()
+  return "cpu" if planned == "cpu" else "cuda"
+
+
+@contextlib.contextmanager
+def _planned_for(target: "Target") -> Iterator[None]:
+  before = _planned_platform.set(target.platform)
+  try:
+    yield
+  finally:
+    _planned_platform.reset(before)
 
 
 def _described_device(target: "Target") -> Any:

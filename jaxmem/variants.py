@@ -425,7 +425,8 @@ class Capture:
         raise
     finally:
       transform.remove_handler(tag)
-    return hook.read(self._data)
+    module = hook.read(self._data)
+    return self._request.as_on_device(module, self.platform)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     self._data, self.platform = data, platform

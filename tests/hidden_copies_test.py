@@ -151,11 +151,33 @@ class HideCopiesTest(parameterized.TestCase):
       _names(module, found.order), ["a", "start", "b", "done", "c", "d", "e"]
     )
 
-  def test_a_fetch_starts_as_early_as_the_link_needs(self):
+  def test_a_fetch_starts_when_the_link_is_idle(self):
     module = _fetches()
     found = hide_copies(module, "cuda", _RATES, _MUCH)
     self.assertEqual(
-      _names(module, found.order), ["a", "b", "start", "c", "done", "d"]
+      _names(module, found.order), ["start", "a", "b", "c", "done", "d"]
+    )
+
+  def test_fetches_follow_each_other(self):
+    program = _Program()
+    shape = f32(250, memory_space=_HOST)
+    p, q = (program.main.parameter(shape, name=n) for n in "pq")
+    for name in "abc":
+      program.kernel(name)
+    for name, argument in (("use_p", p), ("use_q", q)):
+      start = program.start(argument, f"start_{name}", to_host=False)
+      done = program.done(start, f"done_{name}", to_host=False)
+      program.kernel(name, done)
+    module = program.module()
+    found = hide_copies(module, "cuda", _RATES, _MUCH)
+    # The link is idle again after two seconds, when b starts.
+    names = [n for n in _names(module, found.order) if n not in "pq"]
+    self.assertEqual(
+      names,
+      [
+        *("start_use_p", "a", "start_use_q", "b", "c"),
+        *("done_use_p", "use_p", "done_use_q", "use_q"),
+      ],
     )
 
   def test_bytes_are_predicted(self):

@@ -1,20 +1,23 @@
 """Chooses what to run again so that a step fits a byte limit at least cost.
 
-Limits are rounded down to rungs of a fixed ladder, and a plan for a lower rung
-is taken where it is cheaper: so a larger limit does not cost more.
+What may run again is gathered at rungs of a fixed ladder, the one below the
+limit and the next, and chosen from at the limit itself: so a larger limit does
+not cost more.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from jaxmem import units
 from jaxmem.budget import exact, greedy, lower_bound, offload
 from jaxmem.budget import pool as pools
 from jaxmem.budget.edits import Edits
-from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.offload import OffloadRates
+from jaxmem.budget.pool import Pool
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.plan import InfeasibleError, NeededBuffer, name_buffers
 
@@ -22,8 +25,8 @@ Effort = Literal["fast", "normal", "prove"]
 
 # Of the peak without edits; the rungs of the ladder fall by this factor.
 RUNG = 0.995
-# How many rungs are tried for the cheapest plan, the limit's and those below,
-# unless the bound says that there is no cheaper one.
+# How many rungs are tried for the cheapest plan, the one below the limit and
+# those below that, unless the bound says that there is no cheaper one.
 _NUM_RUNGS = 2
 # Problems with no more possible events than this are solved exactly.
 _MAX_EVENTS = 400
@@ -126,7 +129,9 @@ class Chooser:
       problem, with_host=rates is not None
     )
     self._every_event = pools.all_events(problem, _MAX_EVENTS)
-    self._found: dict[int, Profile | None] = {}
+    self._pools: dict[tuple[int, tuple[Transfer, ...]], Pool] = {}
+    # By limit, and by the rung that it was chosen at.
+    self._found: dict[tuple[int, int], Profile | None] = {}
     self._bounds: dict[int, float] = {}
     self._sketches: dict[int, Choice] = {}
     self._smallest: Profile | None = None
@@ -149,21 +154,37 @@ class Chooser:
       return None
     return self._choice(best, self._bound(limit) if with_bound else None)
 
-  def search(self, limit_bytes: int) -> Choice | None:
-    """Returns the best choice of one search, None if it finds none.
+  def gather(self, limit_bytes: int, also: Sequence[Event] = ()) -> Pool:
+    """Gathers what there is to choose from about a limit.
 
-    It takes a fraction of the time of `find`, which also looks at lower limits
-    and at the smallest plan.
+    Args:
+      limit_bytes: The limit.
+      also: More events.
+    """
+    limit = limit_bytes + self.problem.slot_bytes
+    pool = self._gather(self._choose_moved(limit), limit)
+    events = tuple(sorted({*pool.events, *also}))
+    return dataclasses.replace(pool, events=events)
+
+  def search(self, limit_bytes: int, pool: Pool) -> Choice | None:
+    """Returns the best choice from a pool, None if none is found.
+
+    It takes a fraction of the time of `find`.
+
+    Args:
+      limit_bytes: Most bytes of temporaries.
+      pool: Of this chooser.
     """
     limit = limit_bytes + self.problem.slot_bytes
     if self._unedited.peak_bytes <= limit:
       return self._choice(self._unedited)
     if self._bytes_bound.num_bytes > limit:
       return None
-    if self._every_event is None:
-      limit = self._rung_below(limit)
-    best = self._solve(limit)
-    return None if best is None else self._choice(best)
+    best = self._choose_from(pool, limit)
+    if best is None:
+      return None
+    offload.drop_needless(best, limit)
+    return self._choice(best)
 
   def sketch(self, limit_bytes: int) -> Choice:
     """Returns the best choice of a few greedy runs; it may not fit."""
@@ -194,20 +215,26 @@ class Chooser:
     if self._bytes_bound.num_bytes > limit:
       return None
     if self._every_event is not None:
-      return self._solve(limit)
+      return self._solve(limit, limit)
     return self._best_of_rungs(limit)
 
   def _best_of_rungs(self, limit: int) -> Profile | None:
-    """The cheapest plan of the limit's rung and those below it."""
+    """The cheapest plan from what is gathered at rungs, for the limit itself.
+
+    The runs do not depend on where between two rungs the limit lies, so that
+    what a higher limit chooses from is no less.
+    """
     best: Profile | None = None
     rung = self._rung_below(limit)
     for _ in range(_NUM_RUNGS):
-      best = _cheapest(best, self._solve(rung))
+      best = _cheapest(best, self._solve(limit, rung))
       rung = self._rung_below(rung - 1)
       if rung < self._bytes_bound.num_bytes:
         break
-      if best is not None and self._is_best(rung, best):
+      if best is not None and self._is_best(limit, best):
         break
+    earlier = [p for p in self._found.values() if p and p.peak_bytes <= limit]
+    best = _cheapest(best, *earlier)
     if best is None and self.smallest().peak_bytes <= limit:
       return self.smallest()
     return best
@@ -219,11 +246,11 @@ class Chooser:
       rung *= RUNG
     return int(rung)
 
-  def _is_best(self, rung: int, plan: Profile) -> bool:
-    """Whether no plan for a rung can be cheaper than a given one."""
+  def _is_best(self, limit: int, plan: Profile) -> bool:
+    """Whether no plan for a limit can be cheaper than a given one."""
     if plan.seconds == 0.0:
       return True
-    return self._rates is None and self._bound(rung) >= plan.seconds
+    return self._rates is None and self._bound(limit) >= plan.seconds
 
   def _bound(self, limit: int) -> float:
     if limit not in self._bounds:
@@ -232,33 +259,42 @@ class Chooser:
 
   # One limit.
 
-  def _solve(self, limit: int) -> Profile | None:
-    if limit not in self._found:
-      self._found[limit] = self._search(limit)
-    return self._found[limit]
+  def _solve(self, limit: int, rung: int) -> Profile | None:
+    """Finds a plan for a limit from what is gathered at a rung."""
+    if (limit, rung) not in self._found:
+      self._found[limit, rung] = self._search(limit, rung)
+    return self._found[limit, rung]
 
-  def _search(self, limit: int) -> Profile | None:
-    start = self._choose_moved(limit)
-    best = self._search_runs(limit, start)
+  def _search(self, limit: int, rung: int) -> Profile | None:
+    start = self._choose_moved(rung)
+    best = self._choose_from(self._gather(start, rung), limit)
     if start.transfers and (best is None or self._every_event is not None):
       # Copies take memory, too, while they are under way.
-      best = _cheapest(best, self._search_runs(limit, self._start))
+      pool = self._gather(self._start, rung)
+      best = _cheapest(best, self._choose_from(pool, limit))
     if best is not None:
       offload.drop_needless(best, limit)
     return best
 
-  def _search_runs(self, limit: int, start: greedy.Start) -> Profile | None:
-    """Finds what to run again, given what goes to the host."""
-    pool = pools.gather(start, limit, self._work.num_runs)
+  def _gather(self, start: greedy.Start, limit: int) -> Pool:
+    """Finds what might run again, given what goes to the host."""
+    key = limit, start.transfers
+    if key not in self._pools:
+      self._pools[key] = pools.gather(start, limit, self._work.num_runs)
+    return self._pools[key]
+
+  def _choose_from(self, pool: Pool, limit: int) -> Profile | None:
+    """Finds the cheapest plan from a pool."""
     events, work = pool.events, self._work.exact
     if self._every_event is not None:
       events, work = self._every_event, _EXACT_WORK
-    if not work or (pool.best is not None and pool.best.seconds == 0.0):
-      return pool.best
+    best = pool.best(limit)
+    if not work or (best is not None and best.seconds == 0.0):
+      return best
     result = exact.choose_from_pool(
-      self.problem, limit, events, work, pool.best, start.transfers
+      self.problem, limit, events, work, best, pool.start.transfers
     )
-    return _cheapest(result.profile, pool.best)
+    return _cheapest(result.profile, best)
 
   def _choose_moved(self, limit: int) -> greedy.Start:
     """Finds out, with one greedy run each, how many values should move."""
@@ -295,7 +331,7 @@ class Chooser:
     low = self._bytes_bound.num_bytes
     while low < best.peak_bytes:
       middle = (low + best.peak_bytes) // 2
-      found = self._solve(middle)
+      found = self._solve(middle, middle)
       if found is None:
         low = middle + 1
       else:

@@ -34,14 +34,24 @@ class Pool:
   """What several greedy runs found.
 
   Attributes:
+    start: What they began with.
     events: All events of their plans, sorted.
-    best: The cheapest plan that fits; None if none does.
-    lowest: The plan with the lowest peak.
+    plans: Their plans, which may fit or not.
   """
 
+  start: Start
   events: tuple[Event, ...]
-  best: Profile | None
-  lowest: Profile
+  plans: tuple[Profile, ...]
+
+  def best(self, limit_bytes: int) -> Profile | None:
+    """Returns the cheapest plan that fits a limit; None if none does."""
+    fitting = [p for p in self.plans if p.peak_bytes <= limit_bytes]
+    return min(fitting, key=lambda p: p.seconds, default=None)
+
+  @property
+  def lowest(self) -> Profile:
+    """The plan with the lowest peak."""
+    return min(self.plans, key=lambda p: (p.peak_bytes, p.seconds))
 
 
 def gather(start: Start, limit_bytes: int, num_runs: int) -> Pool:
@@ -69,12 +79,7 @@ def gather(start: Start, limit_bytes: int, num_runs: int) -> Pool:
     if aim < 1.0 and plan.peak_bytes <= limit_bytes:
       greedy.delete(plan, limit_bytes)
     plans.append(plan)
-  fitting = [p for p in plans if p.peak_bytes <= limit_bytes]
-  return Pool(
-    events=tuple(sorted(events)),
-    best=min(fitting, key=lambda p: p.seconds, default=None),
-    lowest=min(plans, key=lambda p: (p.peak_bytes, p.seconds)),
-  )
+  return Pool(start=start, events=tuple(sorted(events)), plans=tuple(plans))
 
 
 def sketch(start: Start, limit_bytes: int) -> Profile:
@@ -85,8 +90,9 @@ def sketch(start: Start, limit_bytes: int) -> Profile:
     limit_bytes: The limit.
   """
   pool = gather(start, limit_bytes, len(_TRUE_DEPTHS))
-  if pool.best is not None:
-    return pool.best
+  best = pool.best(limit_bytes)
+  if best is not None:
+    return best
   deep = Style(depth=_LAST_DEPTH)
   plan = greedy.solve(start, limit_bytes, deep)
   return min(plan, pool.lowest, key=lambda p: (p.peak_bytes, p.seconds))

@@ -1,0 +1,95 @@
+"""Tests of jaxmem.on_host: an optimizer's state in the host's memory."""
+
+import unittest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+import jaxmem
+from benchmarks import zoo
+from jaxmem import targets
+
+_NUM_STEPS = 3
+
+needs_plugin = unittest.skipUnless(
+  targets.is_available("h200"), "needs JAX's CUDA plugin"
+)
+
+
+def _step() -> zoo.Step:
+  return zoo.build("gpt2_small", 2, size="tiny")
+
+
+def _bytes(tree) -> int:
+  return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+class OnHostTest(parameterized.TestCase):
+  def test_nothing_changes_on_a_cpu(self):
+    step = _step()
+    functions = (
+      jax.jit(step.function, **step.jit_kwargs),
+      jaxmem.jit(jaxmem.on_host(step.function, 1, 1), **step.jit_kwargs),
+    )
+    seen = []
+    moves = (lambda x: x, jaxmem.to_host)
+    for function, move in zip(functions, moves, strict=True):
+      variables, opt_state, *batch = jax.tree.map(jnp.array, zoo.concrete(step))
+      opt_state = move(opt_state)
+      for _ in range(_NUM_STEPS):
+        variables, opt_state, loss = function(variables, opt_state, *batch)
+      seen.append(jax.tree.leaves((variables, opt_state, loss)))
+    for plain, moved in zip(*seen, strict=True):
+      np.testing.assert_array_equal(plain, moved)
+
+  @needs_plugin
+  def test_on_a_gpu_it_takes_no_device_memory(self):
+    step = _step()
+    common = {"target": "h200", **step.jit_kwargs}
+    plain = jaxmem.plan(step.function, *step.args, **common)
+    moved = jaxmem.on_host(step.function, 1, 1)
+    plan = jaxmem.plan(moved, *step.args, **common)
+    # XLA's own figures: the state is gone from the arguments.
+    state_bytes = _bytes(step.args[1])
+    self.assertEqual(plain.argument_bytes - plan.argument_bytes, state_bytes)
+    self.assertEqual(plan.model_error, 0)
+    self.assertLess(plan.temp_bytes, plan.baseline_temp_bytes)
+    # It comes in, and goes out.
+    starts = [n for n in plan.order if n.startswith(("fetch-st", "copy-st"))]
+    num_leaves = len(jax.tree.leaves(step.args[1]))
+    self.assertLen(starts, 2 * num_leaves)
+    plan.verify()
+
+  @needs_plugin
+  def test_a_limit_that_the_state_alone_would_break(self):
+    step = _step()
+    moved = jaxmem.on_host(step.function, 1, 1)
+    common = {"target": "h200", **step.jit_kwargs}
+    plan = jaxmem.plan(moved, *step.args, **common)
+    limit = plan.total_bytes - plan.temp_bytes // 10
+    limited = jaxmem.plan(moved, *step.args, memory_limit=limit, **common)
+    self.assertLessEqual(limited.total_bytes, limit)
+    self.assertEqual(limited.model_error, 0)
+
+  def test_arrays_of_a_cpu_and_shapes_stay(self):
+    for leaf in (jnp.ones(3), jax.ShapeDtypeStruct((3,), jnp.float32)):
+      self.assertIs(jaxmem.to_host({"x": leaf})["x"], leaf)
+
+  @parameterized.parameters(
+    (2, 0, "argument 2, but the step has 2"), (0, (0, 1), "result 1")
+  )
+  def test_numbers_that_are_not_there(self, argnums, outnums, message):
+    step = jaxmem.on_host(lambda x, y: (x + y,), argnums, outnums)
+    with self.assertRaisesRegex(ValueError, message):
+      step(1.0, 2.0)
+
+  def test_a_step_that_returns_no_tuple(self):
+    step = jaxmem.on_host(lambda x: [x], 0, 0)
+    with self.assertRaisesRegex(TypeError, "returns a tuple"):
+      step(1.0)
+
+
+if __name__ == "__main__":
+  absltest.main()
