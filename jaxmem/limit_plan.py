@@ -23,7 +23,9 @@ from jaxmem_hlo.module import Module
 from jaxmem import cost, units
 from jaxmem.budget.base import LAST_VIEWS, VIEWS, Base, Fit, View
 from jaxmem.budget.edits import Edits
+from jaxmem.budget.refine import refine
 from jaxmem.extract import from_hlo
+from jaxmem.hidden_copies import hide_copies
 from jaxmem.module_plan import (
   ModulePlan,
   paused_collector,
@@ -40,6 +42,10 @@ from jaxmem.rewrite import apply_edits
 _ABOVE = 1.04
 # A sketch that costs so much more than the cheapest is not followed any longer.
 _NEARLY = 1.1
+# A sketch on another order has to cost this part of the cheapest.
+_CHEAPER = 0.99
+# Up to here every sketch of the best base is refined.
+_SMALL_STEPS = 2000
 _NUM_NAMED = 8
 
 
@@ -51,6 +57,8 @@ class LimitPlan:
     base: The order and the copies that the edits are made on.
     edits: What runs again and what moves to the host; ids of the module that
       `base` makes.
+    order: Ids of the edited entry in execution order, where copies to and from
+      the host were moved behind kernels; None where they were not.
     limit_bytes: Most bytes of the whole program.
     fixed_bytes: Bytes of arguments and outputs.
     planned_bytes: Predicted temporaries.
@@ -66,6 +74,7 @@ class LimitPlan:
 
   base: ModulePlan
   edits: Edits
+  order: tuple[int, ...] | None
   limit_bytes: int
   fixed_bytes: int
   planned_bytes: int
@@ -78,14 +87,16 @@ class LimitPlan:
   @property
   def is_changed(self) -> bool:
     """Whether the plan differs from XLA's."""
-    return self.base.is_changed or bool(self.edits)
+    return self.base.is_changed or bool(self.edits) or self.order is not None
 
   def apply(self, module: Module) -> Module:
     """Returns the module that was planned, as planned."""
     changed = self.base.apply(module)
-    if not self.edits:
-      return changed
-    return apply_edits(changed, self.edits, self.base.platform)
+    if self.edits:
+      changed = apply_edits(changed, self.edits, self.base.platform)
+    if self.order is not None:
+      changed = changed.with_schedules({changed.entry.id: self.order})
+    return changed
 
 
 class LimitPlanner:
@@ -195,19 +206,28 @@ class LimitPlanner:
 
   def _plan(self, best: Fit, limit_bytes: int) -> LimitPlan:
     with self._timed():
-      edited = best.base.edited(best.edits)
-      if self._options.verify and best.edits:
-        verify_module(edited, best.base.decided.platform)
+      base = best.base
+      edited = base.edited(best.edits)
+      order, planned_bytes = None, best.temp_bytes
+      room = limit_bytes - base.fixed_bytes
+      platform = base.decided.platform
+      hidden = hide_copies(edited, platform, self._rates, room)
+      if hidden is not None:
+        order, planned_bytes = hidden.order, hidden.temp_bytes
+        edited = edited.with_schedules({edited.entry.id: order})
+      if self._options.verify and (best.edits or hidden):
+        verify_module(edited, platform)
       bound = self._least_base().bound.num_bytes
       schedule_s = cost.schedule_seconds(edited, self._rates)
     return LimitPlan(
-      base=best.base.decided,
+      base=base.decided,
       edits=best.edits,
+      order=order,
       limit_bytes=limit_bytes,
-      fixed_bytes=best.base.fixed_bytes,
-      planned_bytes=best.temp_bytes,
-      lower_bound_bytes=min(best.temp_bytes, bound),
-      step_s=best.base.step_s,
+      fixed_bytes=base.fixed_bytes,
+      planned_bytes=planned_bytes,
+      lower_bound_bytes=min(planned_bytes, bound),
+      step_s=base.step_s,
       extra_s=best.extra_s,
       schedule_s=schedule_s,
       seconds=self._spent_s,
@@ -235,7 +255,17 @@ class LimitPlanner:
     if not sketches:
       return None
     best = min(sketches, key=lambda f: f.extra_s)
-    return best.base.refine(best, self._options.effort, room)
+    return min(self._refined(best, sketches, room), key=lambda f: f.extra_s)
+
+  def _refined(
+    self, best: Fit, sketches: Sequence[Fit], room: int
+  ) -> Iterator[Fit]:
+    """Yields the best sketch, refined, and others of its base if it is small."""
+    others = [f for f in sketches if f.base is best.base and f is not best]
+    is_small = best.base.num_steps <= _SMALL_STEPS
+    for sketch in (best, *others) if is_small else (best,):
+      events = {e for f in (best, *others) for e in f.events}
+      yield refine(sketch, self._options.effort, room, sorted(events))
 
   def _sketches(
     self, room: int, views: Sequence[View], with_link: bool
@@ -245,15 +275,19 @@ class LimitPlanner:
     for base in self._bases:
       if with_link and not base.has_link:
         continue
-      if found:
+      if found and base is not self._planned:
+        best = min(found, key=lambda f: f.extra_s)
         # What suits one order suits the other.
-        views = [min(found, key=lambda f: f.extra_s).view]
+        views = [best.view]
+        if not _promises_more(base, best):
+          continue
       for view in views:
-        worse_s, start = math.inf, room
+        worse_s, start = math.inf, int(_ABOVE * room)
         if found:
           best = min(found, key=lambda f: f.extra_s)
           worse_s, start = _NEARLY * best.extra_s, best.live_limit
-        start = int(_ABOVE * start)
+          if best.base is base and not best.edits.offloads:
+            start = base.moved_limit(best, view, room)
         sketch = base.sketch(view, room, start, worse_s, with_link)
         if sketch is not None:
           found.append(sketch)
@@ -277,6 +311,11 @@ def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
     nodes = range(entry.graph.num_nodes)
     orders[module.entry.id] = tuple(entry.schedule(nodes))
   yield dataclasses.replace(decided, orders=orders)
+
+
+def _promises_more(base: Base, best: Fit) -> bool:
+  """Whether a base's plan for as many live bytes is cheaper than a sketch."""
+  return base.estimate(best.view, best.live_limit) < _CHEAPER * best.extra_s
 
 
 def _raise_infeasible(name: str, best: Fit, least: Base, room: int) -> NoReturn:

@@ -37,6 +37,25 @@ class NeededBuffer:
   source: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostTraffic:
+  """What of a step is in the host's memory, and what that costs.
+
+  Attributes:
+    argument_bytes: Of arguments that are there, by XLA's figures.
+    to_host_bytes: Copied there in a step.
+    from_host_bytes: Copied to the device in a step.
+    step_s: Estimated seconds of the step.
+    waiting_s: Of these, while nothing runs but copies.
+  """
+
+  argument_bytes: int
+  to_host_bytes: int
+  from_host_bytes: int
+  step_s: float
+  waiting_s: float
+
+
 def name_buffers(buffers: Sequence[NeededBuffer]) -> str:
   """Names the first of some buffers, with sizes and sources, for a message."""
   return "; ".join(
@@ -189,6 +208,7 @@ class Plan:
     compile_s: Seconds of both compiles, planning included.
     versions: Of jax, jaxlib and jaxmem.
     budget: What the byte limit cost; None if none was given.
+    host: What is in the host's memory; None if nothing is.
     order: Names of the entry's instructions in execution order.
     donation: What donating each array does, or could do.
     before: The buffers under XLA's own order.
@@ -218,6 +238,7 @@ class Plan:
   compile_s: float
   versions: dict[str, str]
   budget: Budget | None
+  host: HostTraffic | None
   order: tuple[str, ...]
   donation: tuple[DonationAdvice, ...]
   before: Layout
@@ -337,6 +358,8 @@ class Plan:
         fields[key] = _layout(fields[key])
       if fields["budget"] is not None:
         fields["budget"] = Budget(**fields["budget"])
+      if fields["host"] is not None:
+        fields["host"] = HostTraffic(**fields["host"])
       fields["order"] = tuple(fields["order"])
       fields["donation"] = tuple(
         DonationAdvice(**advice) for advice in fields["donation"]
@@ -388,6 +411,8 @@ def _summary(plan: Plan) -> list[str]:
   ]
   if plan.budget is not None:
     lines.append(f"  byte limit    {_budget_line(plan.budget)}")
+  if plan.host is not None:
+    lines.append(f"  on the host   {_host_line(plan.host)}")
   arena = plan.arena
   fragmentation = units.format_bytes(arena.fragmentation_bytes)
   lines.append(
@@ -422,6 +447,18 @@ def _budget_line(budget: Budget) -> str:
   return (
     f"{limit}: {budget.num_recomputed} operations run twice{moved}; by estimate"
     f" {100 * budget.extra:+.1f} % of {1e3 * budget.step_s:.2f} ms"
+  )
+
+
+def _host_line(host: HostTraffic) -> str:
+  argument, outward, inward = map(
+    units.format_bytes,
+    (host.argument_bytes, host.to_host_bytes, host.from_host_bytes),
+  )
+  return (
+    f"{argument} of arguments; {inward} come in and {outward} go out, for which"
+    f" the device waits {1e3 * host.waiting_s:.2f} of {1e3 * host.step_s:.2f}"
+    " ms by estimate"
   )
 
 

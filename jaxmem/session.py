@@ -15,6 +15,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import (
+  cost,
   donation,
   dump,
   frontier,
@@ -25,7 +26,7 @@ from jaxmem import (
   variants,
 )
 from jaxmem.limit_plan import LimitPlan
-from jaxmem.plan import Budget, InfeasibleError, Plan
+from jaxmem.plan import Budget, HostTraffic, InfeasibleError, Plan
 from jaxmem.progress import Progress
 from jaxmem.version import __version__
 
@@ -257,6 +258,9 @@ class Session:
         "jaxmem": __version__,
       },
       budget=budget,
+      host=_host(
+        planned_module, memory, self._request.rates(captured.platform)
+      ),
       order=tuple(
         i.name for i in planned_module.schedule(planned_module.entry.id)
       ),
@@ -272,6 +276,20 @@ def _status(decided: hook.Decided) -> str:
   if not isinstance(decided, LimitPlan):
     return decided.status
   return "feasible" if decided.edits else decided.base.status
+
+
+def _host(module: Module, memory: Any, rates: cost.Rates) -> HostTraffic | None:
+  argument_bytes = memory.host_argument_size_in_bytes
+  run = cost.step_time(module, rates)
+  if not (argument_bytes or run.to_host_bytes or run.from_host_bytes):
+    return None
+  return HostTraffic(
+    argument_bytes=argument_bytes,
+    to_host_bytes=run.to_host_bytes,
+    from_host_bytes=run.from_host_bytes,
+    step_s=run.seconds,
+    waiting_s=run.waiting_s,
+  )
 
 
 def _budget(decided: LimitPlan, variant: variants.Variant) -> Budget:
