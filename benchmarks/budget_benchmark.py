@@ -3,7 +3,9 @@
 For each step: a row for each limit (kind "plan"), for `jax.checkpoint` around
 each block under JAX's policies ("policy", the language models only), and for
 XLA's own rematerialisation under the same limits ("xla", GPUs only). Programs
-are compiled up to their schedule; bytes are predicted, unless --compile.
+are compiled up to their schedule; bytes are predicted, unless --compile. With
+--on_host=1, a step's second argument and result, its optimizer's state, wait
+in the host's memory.
 
     python -m benchmarks.budget_benchmark --models=gpt2_small --batch=8 \
       --targets=h200 --temp_mb=5000,3000 --kind=plan --kind=policy \
@@ -47,6 +49,9 @@ _COMPILE = flags.DEFINE_bool("compile", False, "Compile plans, and measure.")
 _KINDS = flags.DEFINE_multi_enum(
   "kind", ["plan"], ["plan", "policy", "xla"], "Kinds of rows."
 )
+_ON_HOST = flags.DEFINE_list(
+  "on_host", [], "Arguments and results that stay on the host: positions."
+)
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 Row = dict[str, Any]
@@ -74,6 +79,15 @@ def _policies(platform: str) -> dict[str, Any]:
   return found
 
 
+def _on_host(step: zoo.Step) -> zoo.Step:
+  """Leaves on the host what the flags say."""
+  numbers = [int(number) for number in _ON_HOST.value]
+  if not numbers:
+    return step
+  function = jaxmem.on_host(step.function, numbers, numbers)
+  return dataclasses.replace(step, function=function)
+
+
 class _Case:
   """A step on a target, compiled up to its schedule.
 
@@ -86,7 +100,7 @@ class _Case:
     self._model = model
     self._target = target
     self._platform = target.platform
-    self._step = zoo.build(model, _BATCH.value, size=_SIZE.value)
+    self._step = _on_host(zoo.build(model, _BATCH.value, size=_SIZE.value))
     options = jaxmem.Options(effort=cast(Any, _EFFORT.value))
     self._request = hook.Request(options=options, target=target)
     self._compile_s = 0.0
@@ -126,6 +140,8 @@ class _Case:
       "limit_temp_bytes": room,
       "limit_fraction": room and round(room / before, 4),
       "xla_temp_bytes": before,
+      "fixed_bytes": self._assignment.program_bytes - before,
+      "on_host": [*map(int, _ON_HOST.value)],
       "step_s": self._step_s,
       "versions": versions("jax", "jaxlib", "jaxmem"),
     }
@@ -177,7 +193,11 @@ class _Case:
       "is_reordered": bool(plan.base.orders),
       "planning_s": round(time.process_time() - start_s, 1),
     }
-    row["schedule_extra"] = self._extra(plan.apply(captured))
+    planned = plan.apply(captured)
+    row["schedule_extra"] = self._extra(planned)
+    row["copies"] = dataclasses.asdict(
+      cost.step_time(planned, cost.for_target(self._target))
+    )
     if not _COMPILE.value:
       return row
     return row | _measured(row, self._measure(variant.traced, plan))
@@ -186,8 +206,8 @@ class _Case:
     """Compiles a plan; returns the temporaries as XLA reports them."""
 
     def rewrite(data: bytes, platform: str) -> bytes:
-      del platform
-      return plan.apply(hook.read(data)).to_bytes()
+      module = self._request.as_on_device(hook.read(data), platform)
+      return plan.apply(module).to_bytes()
 
     tag = hook.new_tag()
     transform.add_handler(tag, rewrite)
