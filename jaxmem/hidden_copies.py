@@ -93,6 +93,8 @@ def hide_copies(
     return None
   model = AssignmentModel(module, platform)
   mover = _Mover(from_hlo(model, module.entry), module, rates)
+  if not mover.can_move:
+    return None
   limit = mover.room(room_bytes)
   best: HiddenCopies | None = None
   least_s = given.seconds
@@ -149,6 +151,11 @@ class _Mover:
     ]
     self._copies = self._describe(rates)
     self._live = self._compact_live()
+
+  @property
+  def can_move(self) -> bool:
+    """Whether there is any copy to move."""
+    return bool(self._copies)
 
   def room(self, temp_bytes: int) -> int:
     """Returns the live bytes that a number of temporaries may hold."""
