@@ -44,8 +44,6 @@ _ABOVE = 1.04
 _NEARLY = 1.1
 # A sketch on another order has to cost this part of the cheapest.
 _CHEAPER = 0.99
-# Up to here every sketch of the best base is refined.
-_SMALL_STEPS = 2000
 _NUM_NAMED = 8
 
 
@@ -255,17 +253,8 @@ class LimitPlanner:
     if not sketches:
       return None
     best = min(sketches, key=lambda f: f.extra_s)
-    return min(self._refined(best, sketches, room), key=lambda f: f.extra_s)
-
-  def _refined(
-    self, best: Fit, sketches: Sequence[Fit], room: int
-  ) -> Iterator[Fit]:
-    """Yields the best sketch, refined, and others of its base if it is small."""
-    others = [f for f in sketches if f.base is best.base and f is not best]
-    is_small = best.base.num_steps <= _SMALL_STEPS
-    for sketch in (best, *others) if is_small else (best,):
-      events = {e for f in (best, *others) for e in f.events}
-      yield refine(sketch, self._options.effort, room, sorted(events))
+    also = {e for f in sketches if f.base is best.base for e in f.events}
+    return refine(best, self._options.effort, room, sorted(also))
 
   def _sketches(
     self, room: int, views: Sequence[View], with_link: bool

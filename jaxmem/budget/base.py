@@ -20,7 +20,9 @@ from jaxmem import cost, liveness
 from jaxmem.budget import lower_bound, offload
 from jaxmem.budget.choose import RUNG, Choice, Chooser, Effort
 from jaxmem.budget.edits import Edits
+from jaxmem.budget.events import Event
 from jaxmem.budget.from_module import Slots, from_module
+from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.extract import CalleePeak, Sharing, from_hlo
@@ -28,10 +30,7 @@ from jaxmem.module_plan import ModulePlan
 from jaxmem.plan import NeededBuffer
 from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 
-_MAX_SKETCHES = 12
-_MAX_REFINEMENTS = 4
-# Where searches begin: a plan of other edits may be packed more tightly.
-_HIGHER = 1.02
+_MAX_SKETCHES = 10
 
 # How donated memory counts, and what may share memory.
 View = tuple[Slots, Sharing]
@@ -41,6 +40,8 @@ VIEWS: tuple[View, ...] = (("occupied", "heap"), ("free", "heap"))
 # steps of a fixed factor, as luck is part of it.
 LAST_VIEWS: tuple[View, ...] = (("occupied", "any"), ("free", "any"))
 _SMALL_STEP = 0.96
+# No prediction is below what is live in this one.
+_LEAST_VIEW: View = ("free", "any")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,9 @@ class Fit:
     view: In the light of which they were chosen.
     with_link: Whether values might go to the host.
     live_limit: The limit of live bytes that they were chosen for.
+    live_bytes: What is live with them, in that view.
     edits: The edits.
+    events: What runs again, as (unit, step before which it runs).
     temp_bytes: Predicted temporaries.
     extra_s: Estimated seconds that they add.
   """
@@ -61,7 +64,9 @@ class Fit:
   view: View
   with_link: bool
   live_limit: int
+  live_bytes: int
   edits: Edits
+  events: tuple[Event, ...]
   temp_bytes: int
   extra_s: float
 
@@ -92,6 +97,8 @@ class Base:
       sharing="any",
     )
     self._problems: dict[View, BudgetProblem] = {}
+    self._starts: dict[View, Start] = {}
+    self._prices: dict[Edits, int] = {}
     self._choosers: dict[tuple[View, Effort, bool], Chooser] = {}
     self.step_s = sum(
       self._seconds.get(i.id, 0.0) for i in self._entry.instructions
@@ -113,7 +120,7 @@ class Base:
   @functools.cached_property
   def bound(self) -> lower_bound.ByteBound:
     """Bytes of temporaries that no edits go below."""
-    problem = self.problem(("free", "any"))
+    problem = self.problem(_LEAST_VIEW)
     found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
     num_bytes = max(0, found.num_bytes - problem.slot_bytes)
     return dataclasses.replace(found, num_bytes=num_bytes)
@@ -133,7 +140,9 @@ class Base:
       view=VIEWS[0],
       with_link=False,
       live_limit=self._temp_bytes,
+      live_bytes=self._temp_bytes,
       edits=Edits(),
+      events=(),
       temp_bytes=self._temp_bytes,
       extra_s=0.0,
     )
@@ -149,13 +158,14 @@ class Base:
     """Predicts the temporaries of the edited module."""
     if not edits:
       return self._temp_bytes
-    platform = self.decided.platform
-    model = AssignmentModel(self.edited(edits), platform, self._model)
-    temp_bytes = model.temp_bytes()
-    del model
-    # While one plans, the collector is paused; modules are cycles.
-    gc.collect(0)
-    return temp_bytes
+    if edits not in self._prices:
+      platform = self.decided.platform
+      model = AssignmentModel(self.edited(edits), platform, self._model)
+      self._prices[edits] = model.temp_bytes()
+      del model
+      # While one plans, the collector is paused; modules are cycles.
+      gc.collect(0)
+    return self._prices[edits]
 
   def estimate(self, view: View, live_limit: int) -> float:
     """Estimates the seconds that edits for a limit of live bytes add.
@@ -167,7 +177,7 @@ class Base:
     Returns:
       Seconds of the first choice of a sketch; infinity if it does not fit.
     """
-    choice = self._chooser(view, "fast", False).sketch(live_limit)
+    choice = self.chooser(view, "fast", False).sketch(live_limit)
     return choice.extra_s if choice.peak_bytes <= live_limit else math.inf
 
   def sketch(
@@ -190,12 +200,12 @@ class Base:
     Returns:
       The first fit, or None if there is none or it is useless.
     """
-    chooser = self._chooser(view, "fast", with_link)
-    for _ in range(_MAX_SKETCHES):
+    chooser = self.chooser(view, "fast", with_link)
+    for attempt in range(_MAX_SKETCHES):
       choice = chooser.sketch(live_limit)
       if choice.extra_s >= worse_s or choice.peak_bytes > max(room, live_limit):
         return None
-      fit = self._fit(view, with_link, live_limit, choice)
+      fit = self.fit(view, with_link, live_limit, choice, room)
       if fit.temp_bytes <= room:
         return fit
       if view in LAST_VIEWS:
@@ -203,61 +213,70 @@ class Base:
       elif choice.peak_bytes > live_limit:
         return None
       else:
-        live_limit = _lowered(fit, choice, room)
+        # What is packed badly does not shrink by little.
+        live_limit = lowered(fit, room, 1.0 - (1.0 - RUNG) * 2**attempt)
     return None
 
-  def refine(self, sketch: Fit, effort: Effort, room: int) -> Fit:
-    """Searches for a cheaper plan about the live bytes of a sketch.
+  def moved_limit(self, fit: Fit, view: View, room: int) -> int:
+    """Returns where to begin in another view, given a fit in one.
+
+    With that limit of live bytes the edits of the fit still come into question,
+    and if XLA packs others as it does these, they fit as well.
 
     Args:
-      sketch: A fit.
-      effort: Of each search. Only "fast" leaves values where the sketch has
-        them, on the device or the host.
+      fit: A fit without moves to the host.
+      view: The other view.
       room: Most bytes of temporaries.
-
-    Returns:
-      The cheapest fit that was found; the sketch if there is none cheaper.
     """
-    with_link = sketch.with_link or effort != "fast"
-    chooser = self._chooser(sketch.view, effort, with_link)
-    best, live_limit = sketch, int(_HIGHER * sketch.live_limit)
-    fitting: int | None = None
-    too_high: int | None = None
-    for _ in range(_MAX_REFINEMENTS):
-      choice = chooser.search(live_limit)
-      if choice is None or choice.extra_s >= best.extra_s:
-        break
-      fit = self._fit(sketch.view, with_link, live_limit, choice)
-      if fit.temp_bytes <= room:
-        best, fitting = fit, live_limit
-      else:
-        too_high = live_limit
-      if fitting is None:
-        live_limit = _lowered(fit, choice, room)
-      elif too_high is None:
-        live_limit += room - fit.temp_bytes
-      else:
-        live_limit = (fitting + too_high) // 2
-      if fitting is not None and live_limit * RUNG < fitting:
-        break
-    return best
+    return self._live_bytes(fit, view) + room - fit.temp_bytes
 
-  def _fit(
-    self, view: View, with_link: bool, live_limit: int, choice: Choice
+  def _live_bytes(self, choice: Fit | Choice, view: View) -> int:
+    """Returns the live bytes of a choice in the light of any view."""
+    if view not in self._starts:
+      self._starts[view] = Start(self.problem(view))
+    profile = self._starts[view].profile()
+    for event in choice.events:
+      profile.add(*event)
+    return profile.peak_bytes - profile.problem.slot_bytes
+
+  def fit(
+    self,
+    view: View,
+    with_link: bool,
+    live_limit: int,
+    choice: Choice,
+    room: int,
   ) -> Fit:
+    """Finds out what a choice leads to.
+
+    Args:
+      view: In the light of which it was made.
+      with_link: Whether values might go to the host.
+      live_limit: What it was made for.
+      choice: The choice.
+      room: Most bytes of temporaries. More than that are not predicted exactly
+        where they are sure to be more.
+    """
+    temp_bytes = 0
+    if not choice.edits.offloads:
+      temp_bytes = self._live_bytes(choice, _LEAST_VIEW)
+    if temp_bytes <= room:
+      temp_bytes = self.price(choice.edits)
     return Fit(
       base=self,
       view=view,
       with_link=with_link,
       live_limit=live_limit,
+      live_bytes=choice.peak_bytes,
       edits=choice.edits,
-      temp_bytes=self.price(choice.edits),
+      events=choice.events,
+      temp_bytes=temp_bytes,
       extra_s=choice.extra_s,
     )
 
   def smallest(self, view: View) -> Fit:
     """Returns the smallest program that can be found."""
-    profile = self._chooser(view, "fast", True).smallest()
+    profile = self.chooser(view, "fast", True).smallest()
     problem = self.problem(view)
     edits = Edits(
       recomputes=problem.as_edits(profile.events),
@@ -268,17 +287,25 @@ class Base:
       view=view,
       with_link=True,
       live_limit=profile.peak_bytes - problem.slot_bytes,
+      live_bytes=profile.peak_bytes - problem.slot_bytes,
       edits=edits,
+      events=profile.events,
       temp_bytes=self.price(edits),
       extra_s=profile.seconds,
     )
+
+  @property
+  def num_steps(self) -> int:
+    """Length of the order."""
+    return self._entry.graph.num_nodes
 
   @property
   def has_link(self) -> bool:
     """Whether values may go to the host."""
     return self._link is not None
 
-  def _chooser(self, view: View, effort: Effort, with_link: bool) -> Chooser:
+  def chooser(self, view: View, effort: Effort, with_link: bool) -> Chooser:
+    """Chooses in the light of a view, and remembers what it found."""
     key = view, effort, with_link
     if key not in self._choosers:
       link = self._link if with_link else None
@@ -286,9 +313,15 @@ class Base:
     return self._choosers[key]
 
 
-def _lowered(fit: Fit, choice: Choice, room: int) -> int:
-  """Returns a lower limit of live bytes for a choice that does not fit."""
-  lower = int(min(fit.live_limit, choice.peak_bytes) * RUNG)
+def lowered(fit: Fit, room: int, most: float = RUNG) -> int:
+  """Returns a lower limit of live bytes after a choice that does not fit.
+
+  Args:
+    fit: What does not fit.
+    room: Most bytes of temporaries.
+    most: What the limit is to be, at most, of what it was.
+  """
+  lower = int(min(fit.live_limit, fit.live_bytes) * most)
   return max(0, min(fit.live_limit - (fit.temp_bytes - room), lower))
 
 

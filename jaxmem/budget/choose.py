@@ -130,6 +130,8 @@ class Chooser:
     )
     self._every_event = pools.all_events(problem, _MAX_EVENTS)
     self._pools: dict[tuple[int, tuple[Transfer, ...]], Pool] = {}
+    # What searches found, by what goes to the host.
+    self._known: dict[tuple[Transfer, ...], list[Profile]] = {}
     # By limit, and by the rung that it was chosen at.
     self._found: dict[tuple[int, int], Profile | None] = {}
     self._bounds: dict[int, float] = {}
@@ -154,15 +156,19 @@ class Chooser:
       return None
     return self._choice(best, self._bound(limit) if with_bound else None)
 
-  def gather(self, limit_bytes: int, also: Sequence[Event] = ()) -> Pool:
+  def gather(
+    self, limit_bytes: int, scale: int = 1, also: Sequence[Event] = ()
+  ) -> Pool:
     """Gathers what there is to choose from about a limit.
 
     Args:
       limit_bytes: The limit.
+      scale: How many times as many greedy runs as usual.
       also: More events.
     """
     limit = limit_bytes + self.problem.slot_bytes
-    pool = self._gather(self._choose_moved(limit), limit)
+    num_runs = scale * self._work.num_runs
+    pool = pools.gather(self._choose_moved(limit), limit, num_runs)
     events = tuple(sorted({*pool.events, *also}))
     return dataclasses.replace(pool, events=events)
 
@@ -183,8 +189,8 @@ class Chooser:
     best = self._choose_from(pool, limit)
     if best is None:
       return None
-    offload.drop_needless(best, limit)
-    return self._choice(best)
+    self._known.setdefault(pool.start.transfers, []).append(best)
+    return self._choice(_tidied(best, limit))
 
   def sketch(self, limit_bytes: int) -> Choice:
     """Returns the best choice of a few greedy runs; it may not fit."""
@@ -192,7 +198,7 @@ class Chooser:
       limit = limit_bytes + self.problem.slot_bytes
       best = pools.sketch(self._choose_moved(limit), limit)
       if best.peak_bytes <= limit:
-        offload.drop_needless(best, limit)
+        best = _tidied(best, limit)
       self._sketches[limit_bytes] = self._choice(best)
     return self._sketches[limit_bytes]
 
@@ -272,9 +278,7 @@ class Chooser:
       # Copies take memory, too, while they are under way.
       pool = self._gather(self._start, rung)
       best = _cheapest(best, self._choose_from(pool, limit))
-    if best is not None:
-      offload.drop_needless(best, limit)
-    return best
+    return None if best is None else _tidied(best, limit)
 
   def _gather(self, start: greedy.Start, limit: int) -> Pool:
     """Finds what might run again, given what goes to the host."""
@@ -288,7 +292,9 @@ class Chooser:
     events, work = pool.events, self._work.exact
     if self._every_event is not None:
       events, work = self._every_event, _EXACT_WORK
-    best = pool.best(limit)
+    known = self._known.get(pool.start.transfers, [])
+    fitting = [p for p in known if p.peak_bytes <= limit]
+    best = _cheapest(pool.best(limit), *fitting)
     if not work or (best is not None and best.seconds == 0.0):
       return best
     result = exact.choose_from_pool(
@@ -372,6 +378,15 @@ class Chooser:
       lower_bound_bytes=needed,
       buffers=buffers,
     )
+
+
+def _tidied(plan: Profile, limit: int) -> Profile:
+  """Returns a plan without moves that a limit does not ask for."""
+  if not plan.transfers:
+    return plan
+  plan = plan.copy()
+  offload.drop_needless(plan, limit)
+  return plan
 
 
 def _cheapest(*plans: Profile | None) -> Profile | None:
