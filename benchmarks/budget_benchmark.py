@@ -1,7 +1,7 @@
 """Bytes against estimated time: byte limits, and checkpoint policies by hand.
 
 For each step: a row for each limit (kind "plan"), for `jax.checkpoint` around
-each block under JAX's policies ("policy", the language models only), and for
+each block under JAX's policies ("policy", transformers only), and for
 XLA's own rematerialisation under the same limits ("xla", GPUs only). Programs
 are compiled up to their schedule; bytes are predicted, unless --compile. With
 --on_host=1, a step's second argument and result, its optimizer's state, wait
@@ -28,7 +28,7 @@ from jaxmem_hlo.module import Module
 import jaxmem
 from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
-from benchmarks.zoo import language, layers
+from benchmarks.zoo import language, layers, lora, vision
 from jaxmem import cost, dump, hook, targets, variants
 from jaxmem.limit_plan import LimitPlan
 
@@ -56,9 +56,12 @@ _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 Row = dict[str, Any]
 
-_BUILDERS: Mapping[str, Callable[..., zoo.Step]] = {
-  "gpt2_small": language.gpt2_small,
-  "scan_transformer": language.scan_transformer,
+# How to build a step with other blocks, and its blocks.
+_BUILDERS: Mapping[str, tuple[Callable[..., zoo.Step], type[nn.Module]]] = {
+  "gpt2_small": (language.gpt2_small, layers.Block),
+  "scan_transformer": (language.scan_transformer, layers.Block),
+  "llama_lora": (lora.llama_lora, lora.Block),
+  "vit_b16": (vision.vit_b16, layers.Block),
 }
 # XLA plans for this share of a GPU's memory, less a slop, both in percent.
 _XLA_SHARE = 80
@@ -225,8 +228,8 @@ class _Case:
     """Returns what `jax.checkpoint` around each block makes of the step."""
     # Inside a loop, nothing merges the two runs.
     prevent_cse = self._model != "scan_transformer"
-    block = nn.remat(layers.Block, policy=policy, prevent_cse=prevent_cse)
-    builder = _BUILDERS[self._model]
+    builder, block = _BUILDERS[self._model]
+    block = nn.remat(block, policy=policy, prevent_cse=prevent_cse)
     step = builder(_BATCH.value, _SIZE.value, block=cast(Any, block))
     traced = self._trace(step)
     row = self._as_is(self._module(traced))

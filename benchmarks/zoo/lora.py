@@ -3,7 +3,7 @@
 Touvron et al., LLaMA, 2023; Hu et al., LoRA, 2021.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -106,6 +106,7 @@ class Llama(nn.Module):
   """Returns logits `[batch, length, vocabulary]` of tokens."""
 
   shape: Shape
+  block: type[nn.Module] = Block
 
   @nn.compact
   def __call__(self, tokens: jax.Array) -> jax.Array:
@@ -116,18 +117,21 @@ class Llama(nn.Module):
       (self.shape.vocabulary, self.shape.width),
     )
     x = table.value[tokens]
+    block: Any = self.block
     for _ in range(self.shape.num_layers):
-      x = Block(self.shape)(x)
+      x = block(self.shape)(x)
     return Frozen(self.shape.vocabulary, name="head")(Norm()(x))
 
 
-def llama_lora(batch: int, size: str) -> training.Step:
+def llama_lora(
+  batch: int, size: str, block: type[nn.Module] = Block
+) -> training.Step:
   """Builds a step of AdamW on the adapters; all else is frozen."""
   shape = _SHAPES[size]
   tokens = jax.ShapeDtypeStruct((batch, shape.length), jnp.int32)
   return training.make_step(
     "llama_lora",
-    Llama(shape),
+    Llama(shape, block),
     (tokens, tokens),
     num_classes=shape.vocabulary,
     optimizer=training.adam(),

@@ -3,7 +3,9 @@
 None drops out units, so that a step is a function of its arguments alone.
 """
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,6 +118,9 @@ class VisionTransformer(nn.Module):
   """A vision transformer with a class token; the defaults are ViT-B/16.
 
   Dosovitskiy et al., An Image is Worth 16x16 Words, 2020.
+
+  Attributes:
+    block: The class of the blocks; `nn.remat` of it, to recompute them.
   """
 
   patch: int = 16
@@ -123,6 +128,7 @@ class VisionTransformer(nn.Module):
   num_heads: int = 12
   num_layers: int = 12
   num_classes: int = 1000
+  block: type[nn.Module] = layers.Block
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -135,8 +141,9 @@ class VisionTransformer(nn.Module):
     x = jnp.concatenate([token, x], axis=1)
     x += self.param("positions", zeros, x.shape[1:])
     gelu = functools.partial(nn.gelu, approximate=False)
+    block: Any = self.block
     for _ in range(self.num_layers):
-      x = layers.Block(self.num_heads, causal=False, activation=gelu)(x)
+      x = block(self.num_heads, causal=False, activation=gelu)(x)
     return nn.Dense(self.num_classes)(nn.LayerNorm()(x)[:, 0])
 
 
@@ -198,12 +205,14 @@ def resnet50(batch: int, size: str) -> training.Step:
   )
 
 
-def vit_b16(batch: int, size: str) -> training.Step:
+def vit_b16(
+  batch: int, size: str, block: type[nn.Module] = layers.Block
+) -> training.Step:
   """Builds ViT-B/16 on 224 by 224 images."""
   module, side = _VISION_TRANSFORMERS[size]
   return training.make_step(
     "vit_b16",
-    module,
+    dataclasses.replace(module, block=block),
     image_batch(batch, side),
     num_classes=module.num_classes,
     optimizer=training.adam(),
