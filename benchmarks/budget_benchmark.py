@@ -30,6 +30,7 @@ from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers, lora, vision
 from jaxmem import cost, dump, hook, targets, variants
+from jaxmem.capture import Capture
 from jaxmem.limit_plan import LimitPlan
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
@@ -159,12 +160,12 @@ class _Case:
     self._compile_s, self._num_compiles = 0.0, 0
     fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
     request = dataclasses.replace(self._request, limit_bytes=fixed_bytes + room)
-    variant = variants.pick(
-      self._trace(self._step),
+    capture = Capture(
       lambda traced: cast(Any, _Timed(self, self._lower(traced))),
       targets.compile_options(self._target),
       request,
     )
+    variant = variants.pick(self._trace(self._step), capture, request)
     picking_s = time.process_time() - start_s - self._compile_s
     captured = self._module(variant.traced)
     start_s = time.process_time() - picking_s
@@ -280,7 +281,7 @@ class _Case:
   def _module(self, traced: jax.stages.Traced) -> Module:
     """Compiles a version of a step up to its schedule."""
     options = targets.compile_options(self._target)
-    capture = variants.Capture(self._lower, options, self._request)
+    capture = Capture(self._lower, options, self._request)
     return capture.module(traced)
 
   def _temp_bytes(self, traced: jax.stages.Traced) -> int:

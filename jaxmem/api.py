@@ -12,6 +12,7 @@ import jax
 from jaxmem_hlo import transform
 
 from jaxmem import hook, kept_jit, session, targets, units, variants
+from jaxmem.capture import Capture
 from jaxmem.jaxpr import wrap
 from jaxmem.options import Options
 from jaxmem.plan import Plan
@@ -142,9 +143,8 @@ def _changed_to_fit(
     if jax.config.jax_disable_jit:
       return fun(*args, **kwargs)
     traced = jax.jit(fun, **jit_kwargs).trace(*args, **kwargs)
-    variant = variants.pick(
-      traced, lambda version: version.lower(), None, request
-    )
+    compiler = Capture(lambda version: version.lower(), None, request)
+    variant = variants.pick(traced, compiler, request)
     return wrap.run(variant.traced, args, kwargs)
 
   return step

@@ -25,6 +25,7 @@ from jaxmem import (
   targets,
   variants,
 )
+from jaxmem.capture import Capture
 from jaxmem.limit_plan import LimitPlan
 from jaxmem.plan import Budget, HostTraffic, InfeasibleError, Plan
 from jaxmem.progress import Progress
@@ -93,9 +94,10 @@ class Session:
     try:
       progress.show("compiling XLA's own plan")
       traced = self._trace(args, kwargs)
-      baseline = self._compile_baseline(traced)
+      capture = self._capture()
+      baseline = self._compile_baseline(traced, capture)
       progress.show("planning and compiling the plan")
-      variant = self._pick_variant(traced)
+      variant = variants.pick(traced, capture, self._request)
       planned = self._compile(hook.with_mark(variant.traced, tag))
     finally:
       transform.remove_handler(tag)
@@ -116,17 +118,12 @@ class Session:
     Args:
       args: The step's positional arguments.
     """
-    return variants.smallest_bytes(
-      self._trace(args, {}),
-      self._lower,
-      self._compiler_options(),
-      self._request,
-    )
+    traced = self._trace(args, {})
+    return variants.smallest_bytes(traced, self._capture(), self._request)
 
-  def _pick_variant(self, traced: jax.stages.Traced) -> variants.Variant:
-    return variants.pick(
-      traced, self._lower, self._compiler_options(), self._request
-    )
+  def _capture(self) -> Capture:
+    options = self._compiler_options()
+    return Capture(self._lower, options, self._request)
 
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
@@ -164,21 +161,15 @@ class Session:
     lowered = self._lower(traced)
     return lowered.compile(compiler_options=self._compiler_options())
 
-  def _compile_baseline(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
+  def _compile_baseline(
+    self, traced: jax.stages.Traced, capture: Capture
+  ) -> jax.stages.Compiled:
     """Compiles the step as `jax.jit` does on the device planned for."""
-    if self._device is None or self._device.platform == "cpu":
+    is_here = self._device is None or self._device.platform == "cpu"
+    if is_here and self._request.limit_bytes is None:
+      # Not marked: it may come from jax's compilation cache.
       return self._compile(traced)
-    tag = hook.new_tag()
-    transform.add_handler(tag, self._show_device)
-    try:
-      return self._compile(hook.with_mark(traced, tag))
-    finally:
-      transform.remove_handler(tag)
-
-  def _show_device(self, data: bytes, platform: str) -> bytes | None:
-    given = hook.read(data)
-    module = self._request.as_on_device(given, platform)
-    return None if module is given else module.to_bytes()
+    return capture.compiled(traced)
 
   def _replay(self, traced: jax.stages.Traced) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""

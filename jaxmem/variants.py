@@ -12,27 +12,34 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 from jax.extend import core
-from jaxmem_hlo import transform
 from jaxmem_hlo.module import Module
 
 from jaxmem import blocks, cost, hook, scan
+from jaxmem.capture import Capture
 from jaxmem.jaxpr import internals
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
 from jaxmem.plan import InfeasibleError
 from jaxmem.scan.step import SaveBytes
 
-Lower = Callable[[jax.stages.Traced], jax.stages.Lowered]
-
 # A plan that adds less of the step's time is not worth further compiles.
-_CHEAP = 0.02
+_HAIR = 0.005
+# Of the estimate of what blocks fuse anew, what they take at least: XLA's plan
+# of the step as written may have written some of it, too.
+_FUSED_LEAST = 0.7
+# The weight of what is fused that made estimates of blocks fit schedules.
+_FUSED_WEIGHT = 0.75
+# Where a schedule takes so many times longer, equations say little about it.
+_RELIABLE = 1.5
+# How far below an estimate a recomputed version's seconds lie at best.
+_PROMISE = 0.97
 # Of the estimate of what edits add, what is left at best of a plan in the end.
 _REFINED = 0.85
 _MAX_DIVISIONS = 3
+_EVERYTHING = 2**50
 # Of what loops stack, tried whatever the limit: to stack less can save time,
 # and what a limit allows, a larger one must find, too.
 _SHARES = (0.5, 0.75, 0.875)
@@ -122,10 +129,7 @@ def recomputing_blocks(
 
 
 def pick(
-  traced: jax.stages.Traced,
-  lower: Lower,
-  compiler_options: dict[str, Any] | None,
-  request: hook.Request,
+  traced: jax.stages.Traced, capture: Capture, request: hook.Request
 ) -> Variant:
   """Finds the version with which the step fits the limit at the least cost.
 
@@ -133,8 +137,7 @@ def pick(
 
   Args:
     traced: The step as it is written.
-    lower: Lowers a version of it.
-    compiler_options: For compiling what was lowered.
+    capture: Compiles versions of it.
     request: Its limit is the one to meet.
 
   Returns:
@@ -148,31 +151,25 @@ def pick(
   step = blocks.BlockStep(traced.jaxpr)
   if not stacked_bytes and not step.blocks.number:
     return as_written
-  capture = Capture(lower, compiler_options, request)
   search = _Search(as_written, capture, request)
   if search.excess_bytes > 0:
     if stacked_bytes:
       search.stack_less(stacked_bytes)
-    if step.blocks.number and not search.is_cheap:
+    if step.blocks.number:
       search.recompute_blocks(step)
   return search.best()
 
 
 def smallest_bytes(
-  traced: jax.stages.Traced,
-  lower: Lower,
-  compiler_options: dict[str, Any] | None,
-  request: hook.Request,
+  traced: jax.stages.Traced, capture: Capture, request: hook.Request
 ) -> int:
   """Returns the bytes of the smallest whole program that is found.
 
   Args:
     traced: See `pick`.
-    lower: See `pick`.
-    compiler_options: See `pick`.
+    capture: See `pick`.
     request: Options and target.
   """
-  capture = Capture(lower, compiler_options, request)
   smallest = capture.planner(capture.module(traced)).smallest_bytes()
   for variant in _small_versions(traced, request, capture.platform):
     module = capture.module(variant.traced)
@@ -238,16 +235,11 @@ class _Search:
     self._request = request
     self._limit_bytes = request.limit_bytes
     self._tried: list[_Tried] = []
+    self._plans: dict[int, LimitPlan | None] = {}
     self._as_written = self._add(as_written)
     self._step_s = self._as_written.planner.step_s
     total_bytes = self._as_written.planner.total_bytes
     self.excess_bytes = total_bytes - self._limit_bytes
-
-  @property
-  def is_cheap(self) -> bool:
-    """Whether a version seems to fit that hardly costs anything."""
-    least_s = min(tried.schedule_s for tried in self._tried)
-    return least_s <= (1 + _CHEAP) * self._step_s
 
   def best(self) -> Variant:
     """Returns the cheapest version that fits, or else the smallest.
@@ -259,7 +251,7 @@ class _Search:
     for tried in sorted(self._tried, key=lambda t: (t.schedule_s, t.hopeful_s)):
       if best is not None and tried.hopeful_s >= best[1].schedule_s:
         continue
-      plan = tried.planner.find(self._limit_bytes)
+      plan = self._find(tried)
       if plan and (best is None or plan.schedule_s < best[1].schedule_s):
         best = tried, plan
     found = best or self._nearest()
@@ -306,55 +298,103 @@ class _Search:
   def recompute_blocks(self, step: blocks.BlockStep) -> None:
     """Tries all blocks; then less of them, or several at once.
 
+    Nothing is tried where a version seems to fit already that costs less than
+    blocks do at any limit. So a larger limit never costs more for want of them.
+
     Args:
       step: The step as it is written.
     """
-    choice = blocks.BlockChoice(num_groups=step.blocks.number)
+    number = step.blocks.number
+    most = blocks.BlockChoice(num_groups=number, keep_bytes=_EVERYTHING)
+    kept = step.recompute(most, self._rates)
+    least_s = max(_HAIR * self._step_s, _FUSED_LEAST * kept.fused_s)
+    if self._least_s <= self._step_s + least_s:
+      return
+    choice = blocks.BlockChoice(num_groups=number)
     recomputed = step.recompute(choice, self._rates)
     every = self._try(recomputing_blocks(self._traced, choice, recomputed))
     room = self._limit_bytes - every.planner.total_bytes
     if room > 0:
-      self._keep(step, every, recomputed.again_s, room)
+      self._keep(step, every, recomputed, room)
     else:
-      self._join(step, every)
+      self._join(step, every, recomputed)
 
   def _keep(
-    self, step: blocks.BlockStep, every: _Tried, most_s: float, room: int
+    self,
+    step: blocks.BlockStep,
+    every: _Tried,
+    nothing: blocks.Recomputed,
+    room: int,
   ) -> None:
-    """Lets blocks keep what there is room for."""
-    seen = {0}
-    tried = every
-    # The planner may find room for one thing more.
-    for keep_bytes in (room, room + step.blocks.crossing_bytes):
-      if tried is not every and tried.hopeful_s > self._least_s:
-        return
-      choice = blocks.BlockChoice(
-        num_groups=step.blocks.number, keep_bytes=keep_bytes
-      )
-      recomputed = step.recompute(choice, self._rates)
-      if recomputed.kept_bytes in seen or not most_s:
-        continue
-      seen.add(recomputed.kept_bytes)
-      # What is fused with products is saved with them, at best alike.
-      added_s = every.planner.step_s - self._step_s
-      hopeful_s = self._step_s + added_s * recomputed.again_s / most_s
-      if hopeful_s < self._least_s:
-        tried = self._try(recomputing_blocks(self._traced, choice, recomputed))
+    """Lets blocks keep what there is room for.
 
-  def _join(self, step: blocks.BlockStep, every: _Tried) -> None:
-    """Recomputes several blocks at once, until it fits."""
+    Args:
+      step: The step as it is written.
+      every: The version that keeps nothing.
+      nothing: What it recomputes.
+      room: Bytes to spare in it.
+    """
+    added_s = every.planner.step_s - self._step_s
+    is_reliable = added_s <= _RELIABLE * _equation_seconds(nothing)
+    number, crossing_bytes = step.blocks.number, step.blocks.crossing_bytes
+    first: tuple[_Tried, blocks.Recomputed] | None = None
+    # The planner mostly finds room for one thing more.
+    for keep_bytes in (room + crossing_bytes, room):
+      choice = blocks.BlockChoice(num_groups=number, keep_bytes=keep_bytes)
+      kept = step.recompute(choice, self._rates)
+      seconds = self._step_s + _PROMISE * _added_seconds(added_s, nothing, kept)
+      if first is not None:
+        if kept.kept_bytes == first[1].kept_bytes:
+          return
+        if is_reliable:
+          more_s = kept.again_s - first[1].again_s
+          seconds = max(seconds, first[0].planner.step_s + more_s)
+      if kept.kept_bytes and self._is_promising(seconds):
+        tried = self._try(recomputing_blocks(self._traced, choice, kept))
+        first = tried, kept
+
+  def _join(
+    self, step: blocks.BlockStep, every: _Tried, single: blocks.Recomputed
+  ) -> None:
+    """Recomputes several blocks at once, until it fits.
+
+    Args:
+      step: The step as it is written.
+      every: The version that recomputes each block on its own.
+      single: What that recomputes.
+    """
     number, tried = step.blocks.number, every
     for _ in range(_MAX_DIVISIONS):
-      if number == 1 or every.planner.step_s >= self._least_s:
-        return
       missing = tried.planner.total_bytes - self._limit_bytes
       joined = missing // max(1, step.blocks.crossing_bytes) + 1
-      number = max(1, min(number - 1, number - joined))
-      choice = blocks.BlockChoice(num_groups=number)
-      recomputed = step.recompute(choice, self._rates)
-      tried = self._try(recomputing_blocks(self._traced, choice, recomputed))
+      choice = blocks.BlockChoice(num_groups=max(1, number - max(1, joined)))
+      several = step.recompute(choice, self._rates)
+      more_s = several.again_s - single.again_s
+      if number == 1 or not self._is_promising(every.planner.step_s + more_s):
+        return
+      number = choice.num_groups
+      tried = self._try(recomputing_blocks(self._traced, choice, several))
       if not math.isinf(tried.edits_s):
         return
+
+  def _is_promising(self, seconds: float) -> bool:
+    """Whether no version that was tried has a schedule as fast as this.
+
+    Plans those that might.
+    """
+    rivals = [tried for tried in self._tried if tried.hopeful_s <= seconds]
+    for tried in sorted(rivals, key=lambda tried: tried.schedule_s):
+      plan = self._find(tried)
+      if plan is not None and plan.schedule_s <= seconds:
+        return False
+    return True
+
+  def _find(self, tried: _Tried) -> LimitPlan | None:
+    """Returns a plan for a version; each is planned once."""
+    key = id(tried.planner)
+    if key not in self._plans:
+      self._plans[key] = tried.planner.find(self._limit_bytes)
+    return self._plans[key]
 
   @property
   def _least_s(self) -> float:
@@ -382,52 +422,33 @@ class _Search:
     return tried
 
 
+def _added_seconds(
+  added_s: float, nothing: blocks.Recomputed, kept: blocks.Recomputed
+) -> float:
+  """Estimates what blocks add to a step that keep something.
+
+  Args:
+    added_s: What they add according to the schedule if they keep nothing.
+    nothing: What is recomputed then.
+    kept: What is recomputed if something is kept.
+  """
+  most_s = nothing.again_s
+  if not most_s:
+    return added_s
+  in_proportion = _equation_seconds(kept) / _equation_seconds(nothing)
+  # Equations that took longer by themselves than all do in the schedule say
+  # nothing but proportions.
+  saved_s = (most_s - kept.again_s) * min(1.0, added_s / most_s)
+  return min(added_s * in_proportion, added_s - saved_s)
+
+
+def _equation_seconds(recomputed: blocks.Recomputed) -> float:
+  """Estimates from its equations what a step takes that runs again."""
+  return recomputed.again_s + _FUSED_WEIGHT * recomputed.fused_s
+
+
 def _stacked_bytes(jaxpr: core.Jaxpr, request: hook.Request) -> int:
   """Returns what loops of a step stack that could be dropped."""
   # Only seconds depend on the rates, and these are not asked for here.
   candidates, _ = scan.find_candidates(jaxpr, request.rates("cpu"))
   return sum(candidate.size_bytes for candidate in candidates)
-
-
-class Capture:
-  """Compiles versions of a step up to their schedule."""
-
-  def __init__(
-    self,
-    lower: Lower,
-    compiler_options: dict[str, Any] | None,
-    request: hook.Request,
-  ):
-    self._lower = lower
-    self._compiler_options = compiler_options
-    self.options = request.options
-    if self.options.effort == "prove":
-      # To compare versions, less is enough.
-      self.options = dataclasses.replace(self.options, effort="normal")
-    self._request = dataclasses.replace(request, options=self.options)
-    self._data = b""
-    self.platform = ""
-
-  def planner(self, module: Module) -> LimitPlanner:
-    """Returns what plans a module of a step."""
-    return self._request.planner(module, self.platform)
-
-  def module(self, traced: jax.stages.Traced) -> Module:
-    """Returns the scheduled module of a version."""
-    tag = hook.new_tag()
-    self._data = b""
-    transform.add_handler(tag, self._handle)
-    try:
-      lowered = self._lower(hook.with_mark(traced, tag))
-      lowered.compile(compiler_options=self._compiler_options)
-    except jax.errors.JaxRuntimeError:
-      if not self._data:
-        raise
-    finally:
-      transform.remove_handler(tag)
-    module = hook.read(self._data)
-    return self._request.as_on_device(module, self.platform)
-
-  def _handle(self, data: bytes, platform: str) -> bytes | None:
-    self._data, self.platform = data, platform
-    raise transform.CompileRefusedError("Only the schedule was wanted.")

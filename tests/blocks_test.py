@@ -15,9 +15,11 @@ import jaxmem
 from benchmarks.zoo import language, training
 from jaxmem import blocks, cost, hook, variants
 from jaxmem.blocks.find import find_blocks
-from jaxmem.blocks.keep import choose_kept
+from jaxmem.blocks.fused import fused_seconds
+from jaxmem.blocks.keep import choose_kept, is_heavy_eqn
 from jaxmem.blocks.recipe import make_groups, make_recipe
 from jaxmem.blocks.values import Values, num_bytes
+from jaxmem.capture import Capture
 from jaxmem.jaxpr.flatten import flatten
 from jaxmem.scan.cost import equation_seconds, product_flops
 
@@ -245,6 +247,36 @@ class KeepTest(parameterized.TestCase):
           if sum(num_bytes(v) for v in other) <= room:
             self.assertLessEqual(seconds(kept), seconds(other) + 1e-11)
 
+  def test_what_is_fused_is_not_kept(self):
+    @jax.custom_jvp
+    def smooth(x):
+      return jnp.tanh(x) * x
+
+    @jax.custom_jvp
+    def product(x):
+      return x @ x
+
+    for each in (smooth, product):
+      each.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
+    jaxpr = jax.make_jaxpr(lambda x: (smooth(x), product(x)))(jnp.ones((4, 4)))
+    self.assertEqual([is_heavy_eqn(e) for e in jaxpr.eqns], [False, True])
+
+  def test_fused_seconds(self):
+    # Of x + tanh((x * scale) @ w + b) @ v both products read a value that is
+    # made elementwise, in the backward pass at least: (x * scale) from x and
+    # scale, which is made of x, and tanh(...) from the first product and b.
+    values = _values("chain")
+    group = make_groups(values, find_blocks(values), 99)[1]
+    kept = choose_kept(values, (group,), 2**40, _RATES)
+    recipe = make_recipe(values, group, kept)
+    rows, width = blocks_cases.NUM_ROWS, blocks_cases.WIDTH
+    scaled = rows * width + rows * width
+    tanh = 2 * rows * width + 2 * rows * width + 2 * width
+    expected = sum(_RATES.seconds({}, 0.0, 4 * n) for n in (scaled, tanh))
+    self.assertAlmostEqual(
+      fused_seconds(values, group, recipe, _RATES), expected, places=9
+    )
+
   def test_more_bytes_less_work(self):
     step, args = blocks_cases.CASES["chain"]()
     jaxpr = jax.make_jaxpr(step)(*args)
@@ -280,12 +312,9 @@ def _limit(fraction):
 def _pick(limit):
   step, args = blocks_cases.CASES["branches"]()
   options = jaxmem.Options(effort="fast")
-  return variants.pick(
-    jax.jit(step).trace(*args),
-    lambda traced: traced.lower(),
-    None,
-    hook.Request(options=options, limit_bytes=limit),
-  )
+  request = hook.Request(options=options, limit_bytes=limit)
+  capture = Capture(lambda traced: traced.lower(), None, request)
+  return variants.pick(jax.jit(step).trace(*args), capture, request)
 
 
 class LimitTest(absltest.TestCase):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 from unittest import mock
 
 import blocks_cases
@@ -11,7 +12,9 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 import jaxmem
+from benchmarks import zoo
 from jaxmem import cost, hook, scan, targets, variants
+from jaxmem.capture import Capture
 from jaxmem.limit_plan import LimitPlan
 
 _OPTIONS = jaxmem.Options(effort="fast")
@@ -26,16 +29,12 @@ def _traced():
   return jax.jit(step).trace(*args)
 
 
-def _lower(traced):
-  return traced.lower()
-
-
 def _capture(request):
-  return variants.Capture(_lower, None, request)
+  return Capture(lambda traced: traced.lower(), None, request)
 
 
 def _pick(request):
-  return variants.pick(_traced(), _lower, None, request)
+  return variants.pick(_traced(), _capture(request), request)
 
 
 def _planned(limit_fraction):
@@ -268,6 +267,95 @@ class ChoiceTest(absltest.TestCase):
     self.assertEqual(planner.estimate(1000), float("inf"))
     # An original that need not run any more is not counted.
     self.assertLessEqual(plan.schedule_s, 1.0001 * (plan.step_s + plan.extra_s))
+
+
+class _Planner:
+  """Edits cost what a table says; see `MonotoneTest`."""
+
+  def __init__(self, total_bytes, step_s, seconds_per_byte):
+    self.total_bytes = total_bytes
+    self.step_s = step_s
+    self._seconds_per_byte = seconds_per_byte
+
+  def estimate(self, limit_bytes):
+    return max(0, self.total_bytes - limit_bytes) * self._seconds_per_byte
+
+  def find(self, limit_bytes):
+    schedule_s = self.step_s + self.estimate(limit_bytes)
+    return mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
+
+
+class _Capture(Capture):
+  """Blocks take what their equations take, times a factor."""
+
+  def __init__(self, traced, total_bytes, edits_s, blocks_s):
+    self.platform = "cpu"
+    # Plans are not remembered.
+    self.options = jaxmem.Options(effort="prove")
+    self._written = traced
+    self._planner = _Planner(total_bytes, 1.0, edits_s / total_bytes)
+    self._blocks_s = blocks_s
+    self.num_compiles = 0
+
+  def module(self, traced) -> Any:
+    self.num_compiles += 1
+    return traced
+
+  def planner(self, traced) -> Any:
+    if traced is self._written:
+      return self._planner
+    return _Planner(self._planner.total_bytes // 4, 1.0 + self._blocks_s, 0.0)
+
+
+class MonotoneTest(parameterized.TestCase):
+  """A larger limit never costs more."""
+
+  @parameterized.product(edits_s=(0.03, 0.2, 1.0), blocks_s=(0.008, 0.1, 0.4))
+  def test_of_versions(self, edits_s, blocks_s):
+    traced = _traced()
+    total_bytes = 10**9
+    before = float("inf")
+    for limit in range(total_bytes // 3, total_bytes, total_bytes // 40):
+      request = hook.Request(options=_OPTIONS, limit_bytes=limit)
+      capture = _Capture(traced, total_bytes, edits_s, blocks_s)
+      variant = variants.pick(traced, capture, request)
+      planner = capture.planner(variant.traced)
+      seconds = planner.find(limit).schedule_s
+      # Edits that cost less than half a per cent are not looked at further.
+      self.assertLessEqual(seconds, max(before, 1.005))
+      before = seconds
+
+  def test_of_a_transformer(self):
+    step = zoo.build("gpt2_small", 8, size="tiny")
+    traced = jax.jit(step.function, **step.jit_kwargs).trace(*step.args)
+    planner = None
+    before = 0.0
+    for share in (0.9, 0.8, 0.7, 0.6):
+      request = hook.Request(options=_OPTIONS)
+      if planner is None:
+        capture = _capture(request)
+        planner = capture.planner(capture.module(traced))
+      limit = int(share * planner.total_bytes)
+      request = dataclasses.replace(request, limit_bytes=limit)
+      variants.pick(traced, _capture(request), request)
+      (plan,) = request.remembered.values()
+      assert isinstance(plan, LimitPlan)
+      self.assertGreaterEqual(plan.schedule_s, before)
+      before = plan.schedule_s
+
+  def test_few_versions_are_compiled(self):
+    traced = _traced()
+
+    def compiled(limit, edits_s, blocks_s):
+      request = hook.Request(options=_OPTIONS, limit_bytes=limit)
+      capture = _Capture(traced, 1000, edits_s, blocks_s)
+      variants.pick(traced, capture, request)
+      return capture.num_compiles
+
+    # It fits; edits cost a hair; blocks cost too much if they keep nothing.
+    self.assertEqual(compiled(1000, 1.0, 0.1), 1)
+    self.assertEqual(compiled(999, 1.0, 0.1), 1)
+    self.assertEqual(compiled(900, 0.2, 10.0), 2)
 
 
 class LoopsTest(absltest.TestCase):

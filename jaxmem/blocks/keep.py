@@ -15,6 +15,7 @@ from jax.extend import core
 from jaxmem.blocks.recipe import Group, Recipe
 from jaxmem.blocks.values import Values, num_bytes, operands
 from jaxmem.cost.rates import Rates
+from jaxmem.jaxpr.flatten import CUSTOM_DERIVATIVES
 from jaxmem.scan.choice import DropProblem, Need, Work, choose
 from jaxmem.scan.cost import equation_seconds, product_flops
 
@@ -22,9 +23,8 @@ from jaxmem.scan.cost import equation_seconds, product_flops
 _MAX_DETERMINISTIC_TIME = 0.5
 _HEAVY = frozenset(
   """
-  cholesky cond cumlogsumexp cummax cummin cumprod cumsum custom_jvp_call
-  custom_vjp_call eigh fft lu qr random_bits scan sort threefry2x32 top_k
-  triangular_solve
+  cholesky cond cumlogsumexp cummax cummin cumprod cumsum eigh fft lu qr
+  random_bits scan sort threefry2x32 top_k triangular_solve
   """.split()
 )
 
@@ -63,7 +63,7 @@ def again_seconds(
     rates: Of the device that will run the step.
   """
   eqns = [values.jaxpr.eqns[e] for recipe in recipes for e in recipe.eqns]
-  return sum(equation_seconds(e, rates) for e in eqns if _is_heavy_eqn(e))
+  return sum(equation_seconds(e, rates) for e in eqns if is_heavy_eqn(e))
 
 
 def _problem(
@@ -117,8 +117,12 @@ def _reached(
 
 
 def _is_heavy(values: Values, var: core.Var) -> bool:
-  return _is_heavy_eqn(values.jaxpr.eqns[values.definers[var]])
+  return is_heavy_eqn(values.jaxpr.eqns[values.definers[var]])
 
 
-def _is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
+def is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
+  """Whether an equation is a kernel of its own, whose results may be kept."""
+  if eqn.primitive.name in CUSTOM_DERIVATIVES:
+    bodies = core.jaxprs_in_params(eqn.params)
+    return any(is_heavy_eqn(inner) for body in bodies for inner in body.eqns)
   return eqn.primitive.name in _HEAVY or product_flops(eqn) > 0

@@ -2,15 +2,22 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jax.extend import core
 
 from jaxmem import units
 from jaxmem.blocks.find import find_blocks
+from jaxmem.blocks.fused import fused_seconds
 from jaxmem.blocks.keep import again_seconds, choose_kept
-from jaxmem.blocks.recipe import crossing_bytes, make_groups, make_recipe
+from jaxmem.blocks.recipe import (
+  Group,
+  Recipe,
+  crossing_bytes,
+  make_groups,
+  make_recipe,
+)
 from jaxmem.blocks.rewrite import rewrite
 from jaxmem.blocks.values import Values, num_bytes
 from jaxmem.cost.rates import Rates
@@ -52,20 +59,29 @@ class Recomputed:
   """A step that recomputes blocks.
 
   Attributes:
-    closed_jaxpr: The step.
     num_dropped: How many values do not stay for the backward pass any more.
     dropped_bytes: Their bytes in the jaxpr. XLA would not have kept them all:
       it recomputes much by itself, where it fuses.
     kept_bytes: Of what groups keep besides.
     again_s: Estimated seconds of the products and other heavy equations that
       run again.
+    fused_s: Estimated seconds of the kernels between them; see `blocks.fused`.
+    rewrite: Returns the step, written anew; the same at each call.
   """
 
-  closed_jaxpr: core.Jaxpr
   num_dropped: int
   dropped_bytes: int
   kept_bytes: int
   again_s: float
+  fused_s: float
+  rewrite: Callable[[], core.Jaxpr] = dataclasses.field(
+    repr=False, compare=False
+  )
+
+  @property
+  def closed_jaxpr(self) -> core.Jaxpr:
+    """The step."""
+    return self.rewrite()
 
   def summary(self) -> str:
     """Returns what was done, for people."""
@@ -73,13 +89,52 @@ class Recomputed:
     return f"{self.num_dropped} residuals of blocks dropped: {size}"
 
 
-@dataclasses.dataclass(kw_only=True)
-class _Totals:
-  """What was changed so far."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Chosen:
+  """What is made again in a step, or in a loop in it.
 
-  dropped: list[core.Var] = dataclasses.field(default_factory=list)
-  kept_bytes: int = 0
-  again_s: float = 0.0
+  Attributes:
+    values: Of its jaxpr.
+    runs: How many times it runs.
+    kept: What stays of the blocks.
+    recipes: How the others are made again, with the groups they are for.
+    loops: Equation -> the loop that it is, if there are no blocks around it.
+  """
+
+  values: Values
+  runs: int
+  kept: frozenset[core.Var]
+  recipes: tuple[tuple[Group, Recipe], ...]
+  loops: dict[int, "_Chosen"]
+
+  def walk(self) -> Iterator["_Chosen"]:
+    """Yields this and the loops within."""
+    yield self
+    for loop in self.loops.values():
+      yield from loop.walk()
+
+  def again_s(self, rates: Rates) -> float:
+    """Returns the seconds of heavy equations, loops within left out."""
+    recipes = [recipe for _, recipe in self.recipes]
+    return self.runs * again_seconds(self.values, recipes, rates)
+
+  def fused_s(self, rates: Rates) -> float:
+    """Returns the seconds of other kernels, loops within left out."""
+    return self.runs * sum(
+      fused_seconds(self.values, group, recipe, rates)
+      for group, recipe in self.recipes
+    )
+
+  def rewritten(self) -> core.Jaxpr:
+    """Returns the jaxpr that makes values again."""
+    jaxpr = self.values.jaxpr
+    if self.recipes:
+      return rewrite(self.values, [recipe for _, recipe in self.recipes])
+    eqns = [*jaxpr.eqns]
+    for index, loop in self.loops.items():
+      params = {**eqns[index].params, "jaxpr": loop.rewritten()}
+      eqns[index] = eqns[index].replace(params=params)
+    return jaxpr.replace(eqns=eqns)
 
 
 class BlockStep:
@@ -87,21 +142,23 @@ class BlockStep:
 
   Args:
     closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
+    runs: How many times it runs; estimates of seconds are for all.
 
   Attributes:
     blocks: The blocks of the step; if it has none, those of the loop within
       that has most, such as one over parts of a batch.
   """
 
-  def __init__(self, closed_jaxpr: core.Jaxpr):
+  def __init__(self, closed_jaxpr: core.Jaxpr, *, runs: int = 1):
     self._given = closed_jaxpr
+    self._runs = runs
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
     # Equation -> the loop that it is.
     self._loops: dict[int, BlockStep] = {}
     if not self._blocks:
       self._loops = {
-        index: BlockStep(eqn.params["jaxpr"])
+        index: BlockStep(eqn.params["jaxpr"], runs=runs * eqn.params["length"])
         for index, eqn in enumerate(self._values.jaxpr.eqns)
         if eqn.primitive.name == "scan"
       }
@@ -111,14 +168,18 @@ class BlockStep:
     """Lets the backward pass recompute blocks; see `recompute_step`."""
     if choice.num_groups < 1:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
-    totals = _Totals()
-    changed = self._rewritten(choice, rates, totals)
+    chosen = self._choose(choice, rates)
+    every = [*chosen.walk()]
+    dropped = [v for c in every for _, r in c.recipes for v in r.dropped]
     return Recomputed(
-      closed_jaxpr=changed if totals.dropped else self._given,
-      num_dropped=len(totals.dropped),
-      dropped_bytes=sum(num_bytes(v) for v in totals.dropped),
-      kept_bytes=totals.kept_bytes,
-      again_s=totals.again_s,
+      num_dropped=len(dropped),
+      dropped_bytes=sum(num_bytes(v) for v in dropped),
+      kept_bytes=sum(num_bytes(v) for c in every for v in c.kept),
+      again_s=sum(c.again_s(rates) for c in every),
+      fused_s=sum(c.fused_s(rates) for c in every),
+      rewrite=functools.cache(
+        chosen.rewritten if dropped else lambda: self._given
+      ),
     )
 
   def _describe(self) -> Blocks:
@@ -132,26 +193,25 @@ class BlockStep:
     inner = [loop.blocks for loop in self._loops.values()]
     return max([none, *inner], key=lambda found: found.number)
 
-  def _rewritten(
-    self, choice: BlockChoice, rates: Rates, totals: _Totals
-  ) -> core.Jaxpr:
-    """Rewrites the jaxpr, or the loops in it; adds to the totals."""
-    values = self._values
+  def _choose(self, choice: BlockChoice, rates: Rates) -> _Chosen:
+    values, kept, recipes = self._values, frozenset(), []
     if self._blocks:
       groups = make_groups(values, self._blocks, choice.num_groups)
       kept = choose_kept(values, groups, choice.keep_bytes, rates)
-      recipes = [make_recipe(values, group, kept) for group in groups]
-      found = [recipe for recipe in recipes if recipe is not None]
-      totals.dropped += [v for recipe in found for v in recipe.dropped]
-      totals.kept_bytes += sum(num_bytes(v) for v in kept)
-      totals.again_s += again_seconds(values, found, rates)
-      return rewrite(values, found)
-    eqns = [*values.jaxpr.eqns]
-    for index, loop in self._loops.items():
-      body = loop._rewritten(choice, rates, totals)
-      params = {**eqns[index].params, "jaxpr": body}
-      eqns[index] = eqns[index].replace(params=params)
-    return values.jaxpr.replace(eqns=eqns)
+      for group in groups:
+        recipe = make_recipe(values, group, kept)
+        if recipe is not None:
+          recipes.append((group, recipe))
+    return _Chosen(
+      values=values,
+      runs=self._runs,
+      kept=kept,
+      recipes=tuple(recipes),
+      loops={
+        index: loop._choose(choice, rates)
+        for index, loop in self._loops.items()
+      },
+    )
 
 
 def describe_blocks(closed_jaxpr: core.Jaxpr) -> Blocks:

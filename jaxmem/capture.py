@@ -1,0 +1,96 @@
+"""Compiles versions of a step up to their schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxmem_hlo import transform
+from jaxmem_hlo.module import Module
+
+from jaxmem import hook
+from jaxmem.limit_plan import LimitPlanner
+
+Lower = Callable[[jax.stages.Traced], jax.stages.Lowered]
+
+
+class Capture:
+  """Compiles versions of a step up to their schedule.
+
+  Args:
+    lower: Lowers a version of the step.
+    compiler_options: For compiling what was lowered.
+    request: Options and target.
+
+  Attributes:
+    options: What versions are compared with.
+    platform: "cpu" or "cuda", once something was compiled.
+  """
+
+  def __init__(
+    self,
+    lower: Lower,
+    compiler_options: dict[str, Any] | None,
+    request: hook.Request,
+  ):
+    self._lower = lower
+    self._compiler_options = compiler_options
+    self.options = request.options
+    if self.options.effort == "prove":
+      # To compare versions, less is enough.
+      self.options = dataclasses.replace(self.options, effort="normal")
+    self._request = dataclasses.replace(request, options=self.options)
+    self._data = b""
+    self._compiled: tuple[jax.stages.Traced, bytes] | None = None
+    self.platform = ""
+
+  def planner(self, module: Module) -> LimitPlanner:
+    """Returns what plans a module of a step."""
+    return self._request.planner(module, self.platform)
+
+  def module(self, traced: jax.stages.Traced) -> Module:
+    """Returns the scheduled module of a version, as on the target."""
+    if self._compiled is not None and self._compiled[0] is traced:
+      return self._read(self._compiled[1])
+    try:
+      self._compile(traced, self._refuse)
+    except jax.errors.JaxRuntimeError:
+      if not self._data:
+        raise
+    return self._read(self._data)
+
+  def compiled(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
+    """Compiles a version to the end, as `jax.jit` does on the target.
+
+    What XLA showed is kept, so that `module` need not compile it again.
+    """
+    result = self._compile(traced, self._show)
+    self._compiled = traced, self._data
+    return result
+
+  def _compile(
+    self, traced: jax.stages.Traced, handler: transform.Handler
+  ) -> jax.stages.Compiled:
+    tag = hook.new_tag()
+    self._data = b""
+    transform.add_handler(tag, handler)
+    try:
+      lowered = self._lower(hook.with_mark(traced, tag))
+      return lowered.compile(compiler_options=self._compiler_options)
+    finally:
+      transform.remove_handler(tag)
+
+  def _read(self, data: bytes) -> Module:
+    return self._request.as_on_device(hook.read(data), self.platform)
+
+  def _show(self, data: bytes, platform: str) -> bytes | None:
+    self._data, self.platform = data, platform
+    given = hook.read(data)
+    module = self._request.as_on_device(given, platform)
+    return None if module is given else module.to_bytes()
+
+  def _refuse(self, data: bytes, platform: str) -> bytes | None:
+    self._data, self.platform = data, platform
+    raise transform.CompileRefusedError("Only the schedule was wanted.")
