@@ -31,6 +31,9 @@ from jaxmem.plan import NeededBuffer
 from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 
 _MAX_SKETCHES = 10
+# Of the limit of live bytes: by how much it is lowered at first, at least and
+# at most; each time that is doubled.
+_STEPS = (0.005, 0.04)
 
 # How donated memory counts, and what may share memory.
 View = tuple[Slots, Sharing]
@@ -213,8 +216,11 @@ class Base:
       elif choice.peak_bytes > live_limit:
         return None
       else:
-        # What is packed badly does not shrink by little.
-        live_limit = lowered(fit, room, 1.0 - (1.0 - RUNG) * 2**attempt)
+        # What is packed badly may shrink by much or by nothing.
+        least, most = (live_limit * s * 2**attempt for s in _STEPS)
+        lower = lowered(fit, room)
+        lower = max(lower, live_limit - int(most))
+        live_limit = max(0, min(lower, live_limit - int(least)))
     return None
 
   def moved_limit(self, fit: Fit, view: View, room: int) -> int:
@@ -313,15 +319,9 @@ class Base:
     return self._choosers[key]
 
 
-def lowered(fit: Fit, room: int, most: float = RUNG) -> int:
-  """Returns a lower limit of live bytes after a choice that does not fit.
-
-  Args:
-    fit: What does not fit.
-    room: Most bytes of temporaries.
-    most: What the limit is to be, at most, of what it was.
-  """
-  lower = int(min(fit.live_limit, fit.live_bytes) * most)
+def lowered(fit: Fit, room: int) -> int:
+  """Returns a lower limit of live bytes after a choice that does not fit."""
+  lower = int(min(fit.live_limit, fit.live_bytes) * RUNG)
   return max(0, min(fit.live_limit - (fit.temp_bytes - room), lower))
 
 

@@ -1,12 +1,12 @@
 """The profile of a plan: bytes live while each step, and each second run, runs.
 
 A plan is a set of events (unit, step): the unit runs again just before the
-step. Before one step, units run in the order of their numbers, which is the
-order of their first runs, so that one may feed another. Every use reads the
-latest run of its value that comes before it, or the original.
+step. Before one step units run in `BudgetProblem.run_order`, so that one may
+feed another. Every use reads the latest run of its value that comes before it,
+or the original.
 
-Time is a number line of keys. A run of unit u before step s has key
-s * pitch + u + 2, step s itself key s * pitch + num_units + 2, where pitch is
+Time is a number line of keys. A run of a unit before step s has key
+s * pitch + rank + 2, step s itself key s * pitch + num_units + 2, where pitch is
 num_units + 3: before all runs, s * pitch is the end of copies to the host, and
 s * pitch + 1 the start or end of copies back. What is there at the start has
 key -1, what stays to the end has key num_steps * pitch.
@@ -119,7 +119,7 @@ class Profile:
 
   def run_key(self, unit: int, before: int) -> int:
     """Returns the key of a run."""
-    return before * self.pitch + unit + 2
+    return before * self.pitch + self.problem.rank[unit] + 2
 
   def step_at(self, key: int) -> int:
     """Returns the step of a key: itself, or what the run comes before."""
@@ -350,7 +350,9 @@ class Profile:
     step, slot = divmod(key, self.pitch)
     if slot == self.pitch - 1:
       return self.problem.steps[step].shares
-    return self.problem.units[slot - 2].shares if slot > 1 else ()
+    if slot < 2:
+      return ()
+    return self.problem.units[self.problem.run_order[slot - 2]].shares
 
   def _settle_shares(self, keys: Iterable[int]) -> None:
     """Counts anew what outputs share with operands that die."""

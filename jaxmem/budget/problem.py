@@ -193,6 +193,30 @@ class BudgetProblem:
     return tuple(unit_of)
 
   @functools.cached_property
+  def run_order(self) -> tuple[int, ...]:
+    """The units, in the order in which they run again before one step.
+
+    That is the order of their first runs, but for those that read nothing: they
+    come where the first unit that reads them does. Until then they would lie
+    there for nothing.
+    """
+    places = [(made.step, 1) for made in self.units]
+    for made in reversed(self.units):
+      for value in made.inputs:
+        source = self.unit_of[value]
+        if source >= 0 and not self.units[source].inputs:
+          places[source] = made.step, 0
+    return tuple(sorted(range(len(self.units)), key=lambda u: (places[u], u)))
+
+  @functools.cached_property
+  def rank(self) -> tuple[int, ...]:
+    """For each unit, its place in `run_order`."""
+    rank = [0] * len(self.units)
+    for place, unit in enumerate(self.run_order):
+      rank[unit] = place
+    return tuple(rank)
+
+  @functools.cached_property
   def latest_run(self) -> tuple[int, ...]:
     """For each unit, the last step before which it may run again.
 
@@ -225,7 +249,7 @@ class BudgetProblem:
       edits.Recompute(
         value=self.units[unit].value, before=self.steps[before].instruction
       )
-      for before, unit in sorted((b, u) for u, b in runs)
+      for unit, before in sorted(runs, key=lambda r: (r[1], self.rank[r[0]]))
     )
 
 

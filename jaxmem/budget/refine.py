@@ -7,6 +7,7 @@ limits a cheaper plan may still lie.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -68,15 +69,20 @@ class _Search:
     self._num_tries = _between(
       _FEWEST_TRIES, _STEPS_TRIED // num_steps, _MOST_TRIES
     )
+    # Where the edits of the sketch come into question.
+    self._lowest = max(sketch.live_limit, sketch.live_bytes)
     self._pool = self._chooser.gather(
-      sketch.live_limit, _between(1, _STEPS_RUN // num_steps, _MOST_RUNS), also
+      self._lowest, _between(1, _STEPS_RUN // num_steps, _MOST_RUNS), also
     )
     self._least_offset = sketch.temp_bytes - sketch.live_bytes
     self._tried: list[_Tried] = []
 
   def run(self) -> Fit:
     """Tries one limit after the other."""
-    limit: int | None = int(_HIGHER * self._sketch.live_limit)
+    limit: int | None = int(_HIGHER * self._lowest)
+    if self._num_tries == _MOST_TRIES:
+      # Few large values may be packed well at one limit, and badly below.
+      limit = max(limit, self._room)
     for _ in range(self._num_tries):
       limit = self._try(limit)
       if limit is None:
@@ -87,9 +93,10 @@ class _Search:
     """Searches at a limit; returns the next."""
     choice = self._chooser.search(live_limit, self._pool)
     if choice is None:
-      return None
-    self._tried.append(_Tried(live_limit, choice.peak_bytes, choice.extra_s))
-    if choice.extra_s < self._best.extra_s:
+      self._tried.append(_Tried(live_limit, live_limit, math.inf))
+    else:
+      self._tried.append(_Tried(live_limit, choice.peak_bytes, choice.extra_s))
+    if choice is not None and choice.extra_s < self._best.extra_s:
       fit = self._sketch.base.fit(
         self._sketch.view, self._with_link, live_limit, choice, self._room
       )
@@ -99,15 +106,14 @@ class _Search:
       if fit.temp_bytes <= self._room:
         self._best = fit
       elif self._best is self._sketch:
-        return self._lowered(fit)
+        lower = lowered(fit, self._room)
+        if live_limit > self._lowest:
+          return max(lower, self._lowest)
+        if lower * _HIGHER > self._lowest:
+          return lower
     elif len(self._tried) == 1:
       return None
     return self._next_limit()
-
-  def _lowered(self, fit: Fit) -> int:
-    """Returns a lower limit; first none below that of the sketch."""
-    lower, floor = lowered(fit, self._room), self._sketch.live_limit
-    return max(lower, floor) if fit.live_limit > floor else lower
 
   def _next_limit(self) -> int | None:
     """Returns a limit above the best plan's where a cheaper one may fit."""
@@ -116,17 +122,18 @@ class _Search:
     if not above:
       slack = self._room - best.temp_bytes
       return best.live_limit + slack if slack else None
-    lower = best.live_limit
     highest = (1 + _LUCK) * self._room - self._least_offset
+    lower = best.live_limit
     for upper in above:
       # With fewer bytes than that the plan would be another one.
       width = upper.live_bytes - lower
+      middle = lower + width // 2
       if (
         upper.extra_s < (1 - _HARDLY) * best.extra_s
         and width > _CLOSE * upper.live_limit
-        and lower + width // 2 <= highest
+        and middle <= highest
       ):
-        return lower + width // 2
+        return middle
       lower = upper.live_limit
     return None
 
