@@ -269,6 +269,7 @@ class KeepTest(parameterized.TestCase):
     group = make_groups(values, find_blocks(values), 99)[1]
     kept = choose_kept(values, (group,), 2**40, _RATES)
     recipe = make_recipe(values, group, kept)
+    assert recipe is not None
     rows, width = blocks_cases.NUM_ROWS, blocks_cases.WIDTH
     scaled = rows * width + rows * width
     tanh = 2 * rows * width + 2 * rows * width + 2 * width

@@ -194,6 +194,16 @@ class TraceTest(absltest.TestCase):
     self.assertGreater(plan.verify().num_reads, 0)
     self.assertEqual(self.traces, ["plain"])
 
+  def test_plan_compiles_the_step_as_written_once(self):
+    original = Capture._compile
+    with mock.patch.object(
+      Capture, "_compile", autospec=True, side_effect=original
+    ) as compiled:
+      jaxmem.plan(
+        self.step, *self.args, memory_limit=_limit(1.0), options=_OPTIONS
+      )
+    compiled.assert_called_once()
+
   def test_values_of_outer_functions(self):
     step, args = _case()
 
