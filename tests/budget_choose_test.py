@@ -108,6 +108,14 @@ class ChooseTest(parameterized.TestCase):
     self.assertEqual(costs, sorted(costs, reverse=True))
     self.assertGreater(costs[0], costs[-1])
 
+  def test_a_larger_limit_of_the_same_rung_costs_no_more(self):
+    problem = _long_chain()
+    rung = 0.7 * Profile(problem).peak_bytes
+    # Each by a chooser of its own, that knows nothing of the others.
+    limits = [int(rung * (1 + part)) for part in (0, 0.001, 0.002, 0.003)]
+    costs = [choose.choose(problem, limit).extra_s for limit in limits]
+    self.assertEqual(costs, sorted(costs, reverse=True))
+
   def test_same_choice_every_time(self):
     problem = _long_chain()
     limit = Profile(problem).peak_bytes // 2

@@ -6,7 +6,7 @@ feed another. Every use reads the latest run of its value that comes before it,
 or the original.
 
 Time is a number line of keys. A run of a unit before step s has key
-s * pitch + rank + 2, step s itself key s * pitch + num_units + 2, where pitch is
+s * pitch + rank + 2, step s itself s * pitch + num_units + 2, where pitch is
 num_units + 3: before all runs, s * pitch is the end of copies to the host, and
 s * pitch + 1 the start or end of copies back. What is there at the start has
 key -1, what stays to the end has key num_steps * pitch.
