@@ -239,7 +239,8 @@ class LimitPlanner:
 
   def _smallest(self) -> Fit:
     found = [b.smallest(view) for b in self._bases for view in VIEWS]
-    return min(found, key=lambda f: (f.temp_bytes, f.extra_s))
+    best = min(found, key=_size)
+    return min(best, *(best.base.smallest(v) for v in LAST_VIEWS), key=_size)
 
   def _cheapest(self, room: int) -> Fit | None:
     """Sketches a plan on every base, and takes more time for the best."""
@@ -300,6 +301,10 @@ def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
     nodes = range(entry.graph.num_nodes)
     orders[module.entry.id] = tuple(entry.schedule(nodes))
   yield dataclasses.replace(decided, orders=orders)
+
+
+def _size(fit: Fit) -> tuple[int, float]:
+  return fit.temp_bytes, fit.extra_s
 
 
 def _promises_more(base: Base, best: Fit) -> bool:
