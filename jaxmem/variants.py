@@ -35,7 +35,7 @@ _FUSED_WEIGHT = 0.75
 # Where a schedule takes so many times longer, equations say little about it.
 _RELIABLE = 1.5
 # How far below an estimate a recomputed version's seconds lie at best.
-_PROMISE = 0.97
+_PROMISE = 0.93
 # Of the estimate of what edits add, what is left at best of a plan in the end.
 _REFINED = 0.85
 _MAX_DIVISIONS = 3
