@@ -84,9 +84,7 @@ def hide_copies(
     The order; None if the one that the module has is as fast, or if no faster
     one fits.
   """
-  if not any(
-    copies.direction(i) is not None for i in module.entry.instructions
-  ):
+  if not any(map(copies.is_transfer, module.entry.instructions)):
     return None
   given = copies.step_time(module, rates)
   if not given.waiting_s:
@@ -341,7 +339,7 @@ def _pairs(entry: ComputationGraph) -> list[tuple[int, int]]:
     if instruction.opcode != "copy-done":
       continue
     start = entry.instructions[number[instruction.operands[0]]]
-    if copies.direction(start) is None:
+    if not copies.is_transfer(start):
       continue
     found[number[start.id]] = done
     source = number.get(start.operands[0], -1)

@@ -25,6 +25,7 @@ from jaxmem.budget.from_module import Slots, from_module
 from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.cost.copies import is_transfer
 from jaxmem.extract import CalleePeak, Sharing, from_hlo
 from jaxmem.module_plan import ModulePlan
 from jaxmem.plan import NeededBuffer
@@ -85,8 +86,10 @@ class Base:
     may_offload: bool,
   ):
     self.decided = decided
-    self._link = _link(rates) if may_offload else None
     self.module = decided.apply(module)
+    # Where the step copies of its own accord, the link is busy.
+    is_idle = not any(map(is_transfer, self.module.entry.instructions))
+    self._link = _link(rates) if may_offload and is_idle else None
     self._model = AssignmentModel(self.module, decided.platform)
     assignment = self._model.assign()
     self._temp_bytes = assignment.temp_bytes
@@ -127,6 +130,11 @@ class Base:
     found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
     num_bytes = max(0, found.num_bytes - problem.slot_bytes)
     return dataclasses.replace(found, num_bytes=num_bytes)
+
+  def least_seconds(self, room: int) -> float:
+    """Bounds the seconds that recomputes for a number of temporaries add."""
+    problem = self.problem(_LEAST_VIEW)
+    return lower_bound.seconds(problem, room + problem.slot_bytes)
 
   def needed(self, values: Sequence[int]) -> Iterator[NeededBuffer]:
     """Describes values."""

@@ -82,6 +82,11 @@ def direction(instruction: Instruction) -> bool | None:
   return bool(target.layout.memory_space)
 
 
+def is_transfer(instruction: Instruction) -> bool:
+  """Whether an instruction starts a copy between the device and the host."""
+  return direction(instruction) is not None
+
+
 def copied_bytes(copy_start: Instruction) -> int:
   """Returns the bytes that a copy-start moves."""
   return int(array_bytes(copy_start.shape.tuple_shapes[0]))
