@@ -256,7 +256,8 @@ def trace(
   if device is not None:
     sharding = jax.sharding.SingleDeviceSharding(device)
     place = functools.partial(_place, sharding=sharding, name=target.name)
-    args, kwargs = jax.tree.map(place, (tuple(args), kwargs))
+    args = jax.tree.map(place, tuple(args))
+    kwargs = {name: jax.tree.map(place, a) for name, a in kwargs.items()}
   with _planned_for(target):
     return jitted.trace(*args, **kwargs)
 

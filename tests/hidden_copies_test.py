@@ -91,6 +91,13 @@ def _temp_bytes(module):
   return AssignmentModel(module, "cuda").temp_bytes()
 
 
+def _hidden(module, room_bytes=_MUCH):
+  """Hides copies where that is possible."""
+  found = hide_copies(module, "cuda", _RATES, room_bytes)
+  assert found is not None
+  return found
+
+
 def _faults(module):
   assignment = AssignmentModel(module, "cuda").assign()
   return replay.check_assignment(module, assignment.to_proto(), "cuda").faults
@@ -146,14 +153,14 @@ class StepTimeTest(absltest.TestCase):
 class HideCopiesTest(parameterized.TestCase):
   def test_a_store_is_waited_for_when_it_may_be_done(self):
     module = _stores()
-    found = hide_copies(module, "cuda", _RATES, _MUCH)
+    found = _hidden(module)
     self.assertEqual(
       _names(module, found.order), ["a", "start", "b", "done", "c", "d", "e"]
     )
 
   def test_a_fetch_starts_when_the_link_is_idle(self):
     module = _fetches()
-    found = hide_copies(module, "cuda", _RATES, _MUCH)
+    found = _hidden(module)
     self.assertEqual(
       _names(module, found.order), ["start", "a", "b", "c", "done", "d"]
     )
@@ -169,7 +176,7 @@ class HideCopiesTest(parameterized.TestCase):
       done = program.done(start, f"done_{name}", to_host=False)
       program.kernel(name, done)
     module = program.module()
-    found = hide_copies(module, "cuda", _RATES, _MUCH)
+    found = _hidden(module)
     # The link is idle again after two seconds, when b starts.
     names = [n for n in _names(module, found.order) if n not in "pq"]
     self.assertEqual(
@@ -182,7 +189,7 @@ class HideCopiesTest(parameterized.TestCase):
 
   def test_bytes_are_predicted(self):
     for module in (_stores(), _fetches()):
-      found = hide_copies(module, "cuda", _RATES, _MUCH)
+      found = _hidden(module)
       moved = module.with_schedules({module.entry.id: found.order})
       self.assertEqual(found.temp_bytes, _temp_bytes(moved))
       self.assertEmpty(_faults(moved))
@@ -198,7 +205,7 @@ class HideCopiesTest(parameterized.TestCase):
     program.kernel("c", b)
     module = program.module(done)
     least = _temp_bytes(module)
-    found = hide_copies(module, "cuda", _RATES, _MUCH)
+    found = _hidden(module)
     self.assertGreater(found.temp_bytes, least)
     self.assertIsNone(hide_copies(module, "cuda", _RATES, least - 1))
     self.assertIsNone(hide_copies(module, "cuda", _RATES, least))

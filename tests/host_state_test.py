@@ -60,8 +60,10 @@ class OnHostTest(parameterized.TestCase):
     starts = [n for n in plan.order if n.startswith(("fetch-st", "copy-st"))]
     num_leaves = len(jax.tree.leaves(step.args[1]))
     self.assertLen(starts, 2 * num_leaves)
-    self.assertEqual(plan.host.argument_bytes, state_bytes)
-    self.assertEqual(plan.host.from_host_bytes, state_bytes)
+    host = plan.host
+    assert host is not None
+    self.assertEqual(host.argument_bytes, state_bytes)
+    self.assertEqual(host.from_host_bytes, state_bytes)
     self.assertIn("come in", str(plan))
     self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)
     plan.verify()
