@@ -270,7 +270,7 @@ class LimitPlanner:
   def _cheapest_within(self, room: int) -> Fit | None:
     """Sketches a plan on every base, and takes more time for the best."""
     sketches: list[Fit] = []
-    if self._least_base().bound.num_bytes <= room:
+    if self._may_fit(room):
       sketches = (
         self._sketches(room, VIEWS, with_link=False)
         or self._sketches(room, LAST_VIEWS, with_link=False)
@@ -287,7 +287,7 @@ class LimitPlanner:
   ) -> list[Fit]:
     """Returns what little time finds on each base."""
     found: list[Fit] = []
-    for base in self._bases:
+    for base in self._each_base():
       if with_link and not base.has_link:
         continue
       if found and base is not self._planned:
@@ -307,6 +307,15 @@ class LimitPlanner:
         if sketch is not None:
           found.append(sketch)
     return found
+
+  def _each_base(self) -> Iterator[Base]:
+    """Yields the planned order at once, XLA's own when it is asked for."""
+    yield self._planned
+    yield from self._bases[1:]
+
+  def _may_fit(self, room: int) -> bool:
+    """Whether the bounds of bytes allow so few temporaries."""
+    return any(base.bound.num_bytes <= room for base in self._each_base())
 
   def _least_base(self) -> Base:
     """Returns the base whose edits may need the fewest bytes."""
