@@ -44,9 +44,9 @@ _ABOVE = 1.04
 _NEARLY = 1.1
 # A sketch on another order has to cost this part of the cheapest.
 _CHEAPER = 0.99
-# The share of the room that is tried, too, in steps of so few instructions, if
-# a plan costs so many times what a bound allows.
-_LOWER = 0.95
+# Shares of the room that are tried, too, in steps of so few instructions, if a
+# plan costs so many times what a bound allows.
+_LOWER = (0.97, 0.94)
 _FEW_STEPS = 400
 _UNLUCKY = 1.25
 _NUM_NAMED = 8
@@ -254,10 +254,13 @@ class LimitPlanner:
     another plan may do, which costs less. Many values even that out.
     """
     best = self._cheapest_within(room)
-    if best is None or not self._is_unlucky(best, room):
-      return best
-    lower = self._cheapest_within(int(_LOWER * room))
-    return best if lower is None or best.extra_s <= lower.extra_s else lower
+    for share in _LOWER:
+      if best is None or not self._is_unlucky(best, room):
+        break
+      lower = self._cheapest_within(int(share * room))
+      if lower is not None and lower.extra_s < best.extra_s:
+        best = lower
+    return best
 
   def _is_unlucky(self, fit: Fit, room: int) -> bool:
     """Whether packing seems to make a plan of few values dear."""
