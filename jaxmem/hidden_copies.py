@@ -329,23 +329,21 @@ class _Walk:
 def _pairs(entry: ComputationGraph) -> list[tuple[int, int]]:
   """Returns the start and the end of each copy that may move.
 
-  A value that goes out and comes back stays where it was put: that was done
-  with the link in mind.
+  What comes back after it went out stays where it was put: that was done with
+  the link in mind.
   """
   number = {i.id: n for n, i in enumerate(entry.instructions)}
-  found: dict[int, int] = {}
-  fixed: set[int] = set()
+  found: list[tuple[int, int]] = []
   for done, instruction in enumerate(entry.instructions):
     if instruction.opcode != "copy-done":
       continue
-    start = entry.instructions[number[instruction.operands[0]]]
-    if not copies.is_transfer(start):
-      continue
-    found[number[start.id]] = done
-    source = number.get(start.operands[0], -1)
-    if source in found.values():
-      fixed |= {done, source}
-  return [(s, d) for s, d in found.items() if d not in fixed]
+    start = number[instruction.operands[0]]
+    begun = entry.instructions[start]
+    source = number.get(begun.operands[0], start)
+    comes_back = entry.instructions[source].opcode == "copy-done"
+    if copies.is_transfer(begun) and not comes_back:
+      found.append((start, done))
+  return found
 
 
 def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
