@@ -49,6 +49,8 @@ _CHEAPER = 0.99
 _LOWER = (0.97, 0.94)
 _FEW_STEPS = 400
 _UNLUCKY = 1.25
+# A sketch for less room is followed if it costs less than this part more.
+_PROMISING = 1.15
 _NUM_NAMED = 8
 
 
@@ -253,13 +255,19 @@ class LimitPlanner:
     How tightly XLA packs few large values is luck: with a little less room
     another plan may do, which costs less. Many values even that out.
     """
-    best = self._cheapest_within(room)
+    sketches = self._all_sketches(room)
+    if not sketches:
+      return None
+    best = self._refined(sketches, room)
     for share in _LOWER:
-      if best is None or not self._is_unlucky(best, room):
+      if not self._is_unlucky(best, room):
         break
-      lower = self._cheapest_within(int(share * room))
-      if lower is not None and lower.extra_s < best.extra_s:
-        best = lower
+      lower = int(share * room)
+      sketches = self._all_sketches(lower)
+      least_s = min((f.extra_s for f in sketches), default=math.inf)
+      if least_s < _PROMISING * best.extra_s:
+        found = self._refined(sketches, lower)
+        best = min(best, found, key=lambda f: f.extra_s)
     return best
 
   def _is_unlucky(self, fit: Fit, room: int) -> bool:
@@ -270,17 +278,18 @@ class LimitPlanner:
       and fit.extra_s > _UNLUCKY * base.least_seconds(room)
     )
 
-  def _cheapest_within(self, room: int) -> Fit | None:
-    """Sketches a plan on every base, and takes more time for the best."""
-    sketches: list[Fit] = []
-    if self._may_fit(room):
-      sketches = (
-        self._sketches(room, VIEWS, with_link=False)
-        or self._sketches(room, LAST_VIEWS, with_link=False)
-        or self._sketches(room, VIEWS, with_link=True)
-      )
-    if not sketches:
-      return None
+  def _all_sketches(self, room: int) -> list[Fit]:
+    """Sketches plans on every base, in further views if need be."""
+    if not self._may_fit(room):
+      return []
+    return (
+      self._sketches(room, VIEWS, with_link=False)
+      or self._sketches(room, LAST_VIEWS, with_link=False)
+      or self._sketches(room, VIEWS, with_link=True)
+    )
+
+  def _refined(self, sketches: Sequence[Fit], room: int) -> Fit:
+    """Takes more time for the best of some sketches."""
     best = min(sketches, key=lambda f: f.extra_s)
     also = {e for f in sketches if f.base is best.base for e in f.events}
     return refine(best, self._options.effort, room, sorted(also))
