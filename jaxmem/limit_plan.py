@@ -51,6 +51,8 @@ _FEW_STEPS = 400
 _UNLUCKY = 1.25
 # A sketch for less room is followed if it costs less than this part more.
 _PROMISING = 1.15
+# The share of the smallest plan's bytes that the next sketch is asked for.
+_SMALLER = 0.98
 _NUM_NAMED = 8
 
 
@@ -245,9 +247,20 @@ class LimitPlanner:
     return best.base.fixed_bytes + best.temp_bytes
 
   def _smallest(self) -> Fit:
+    """Returns the smallest plan that is found.
+
+    The one with the fewest live bytes need not be it where few large values
+    are packed: there, plans for less and less room are sketched.
+    """
     found = [b.smallest(view) for b in self._bases for view in VIEWS]
     best = min(found, key=_size)
-    return min(best, *(best.base.smallest(v) for v in LAST_VIEWS), key=_size)
+    best = min(best, *(best.base.smallest(v) for v in LAST_VIEWS), key=_size)
+    while best.base.num_steps <= _FEW_STEPS:
+      sketches = self._all_sketches(int(_SMALLER * best.temp_bytes))
+      if not sketches:
+        break
+      best = min(sketches, key=_size)
+    return best
 
   def _cheapest(self, room: int) -> Fit | None:
     """Finds a plan, and perhaps a cheaper one for less room.
