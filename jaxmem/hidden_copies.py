@@ -120,6 +120,8 @@ def hide_planned_copies(
     decided: Its plan.
     rates: Of the device.
   """
+  if not any(map(copies.is_transfer, module.entry.instructions)):
+    return decided
   room = max(decided.baseline_bytes, decided.planned_bytes)
   changed = decided.apply(module)
   hidden = hide_copies(changed, decided.platform, rates, room)

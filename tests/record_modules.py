@@ -28,7 +28,7 @@ from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks import zoo
-from jaxmem import Options, extract, hook, module_plan, targets
+from jaxmem import extract, hook, module_plan, targets
 
 _FOLDER = pathlib.Path(__file__).parent / "testdata"
 _numbers = itertools.count()
@@ -154,9 +154,9 @@ def compile_both(
   seen: list[tuple[bytes, module_plan.ModulePlan]] = []
   plan_module = module_plan.plan_module
 
-  def watch(module: Module, platform: str, options: Options) -> Any:
+  def watch(module: Module, *args: Any) -> Any:
     data = module.to_bytes()
-    seen.append((data, plan_module(module, platform, options)))
+    seen.append((data, plan_module(module, *args)))
     return seen[-1][1]
 
   def compile_one(jit: Callable[..., Any]) -> Any:

@@ -43,8 +43,8 @@ class WatchedTest(parameterized.TestCase):
     self.plans = []
     plan_module = hook.plan_module
 
-    def watch(module, platform, options):
-      plan = plan_module(module, platform, options)
+    def watch(module, *args):
+      plan = plan_module(module, *args)
       self.plans.append((module.name, plan))
       return plan
 
