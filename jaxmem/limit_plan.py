@@ -255,7 +255,7 @@ class LimitPlanner:
     found = [b.smallest(view) for b in self._bases for view in VIEWS]
     best = min(found, key=_size)
     best = min(best, *(best.base.smallest(v) for v in LAST_VIEWS), key=_size)
-    while best.base.num_steps <= _FEW_STEPS:
+    while best.temp_bytes and best.base.num_steps <= _FEW_STEPS:
       sketches = self._all_sketches(int(_SMALLER * best.temp_bytes))
       if not sketches:
         break

@@ -104,6 +104,16 @@ class PlanTest(parameterized.TestCase):
     with self.assertRaises(jaxmem.InfeasibleError):
       _plan(error.lower_bound_bytes - 1)
 
+  def test_a_step_without_temporaries_has_no_smaller_plan(self):
+    def step(x):
+      return 2.0 * x
+
+    x = jnp.ones((64, 64))
+    with self.assertRaises(jaxmem.InfeasibleError) as context:
+      jaxmem.plan(step, x, memory_limit=20_000, options=_OPTIONS)
+    # 64 * 64 float32 go in and come out.
+    self.assertEqual(context.exception.smallest_bytes, 2 * 16_384)
+
   def test_deterministic(self):
     first, second = _plan(_limit(0.75)), _plan_anew(_limit(0.75))
     self.assertEqual(first.order, second.order)
