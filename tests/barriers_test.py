@@ -46,6 +46,22 @@ class ExpandTest(parameterized.TestCase):
     # The given module is as it was.
     self.assertLen(module.schedule(module.entry.id), 7)
 
+  def test_instructions_are_listed_as_xla_lists_them(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(f32(4), name="x")
+    a = main.op("tanh", f32(4), x, name="a")
+    b = main.op("negate", f32(4), x, name="b")
+    both = main.tuple(a, b)
+    barrier = main.op("opt-barrier", tuple_of(f32(4), f32(4)), both, name="two")
+    second = main.element(barrier, 1, name="second")
+    first = main.element(barrier, 0, name="first")
+    main.op("subtract", f32(4), second, first, name="c")
+    expanded = expand_barriers(builder.module(main))
+    # Depth first from the root: its first operand is b now.
+    listed = [i.name for i in expanded.entry.instructions]
+    self.assertEqual(listed, ["x", "b", "a", "c"])
+
   def test_without_barriers_nothing_is_copied(self):
     module = tiny_hlo.loop(kinds="u")
     self.assertIs(expand_barriers(module), module)

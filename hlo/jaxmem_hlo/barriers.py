@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jaxmem_hlo.module import Module
+from jaxmem_hlo.post_order import list_in_post_order
 from jaxmem_hlo.proto import hlo_pb2
 
 _BARRIER = "opt-barrier"
@@ -87,10 +88,10 @@ def _expand(computation: hlo_pb2.Computation) -> set[int]:
     if i.id in instead
     or (i.opcode == "tuple" and i.id in tuples and i.id not in used)
   }
-  kept = [i for i in computation.instructions if i.id not in gone]
-  copies = [hlo_pb2.Instruction.FromString(i.SerializeToString()) for i in kept]
-  del computation.instructions[:]
-  computation.instructions.extend(copies)
+  for number in reversed(range(len(computation.instructions))):
+    if computation.instructions[number].id in gone:
+      del computation.instructions[number]
+  list_in_post_order(computation)
   return gone
 
 

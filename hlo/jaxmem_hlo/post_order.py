@@ -55,6 +55,17 @@ def instruction_post_order(
   return order
 
 
+def list_in_post_order(computation: hlo_pb2.Computation) -> None:
+  """Lists the instructions of an edited computation in XLA's post order.
+
+  Raises:
+    ValueError: If the instructions depend on each other in a cycle.
+  """
+  order = instruction_post_order(computation.instructions)
+  place = {instruction_id: n for n, instruction_id in enumerate(order)}
+  computation.instructions.sort(key=lambda i: place[i.id])
+
+
 def _needed(instruction: hlo_pb2.Instruction) -> Iterator[int]:
   yield from reversed(instruction.control_predecessor_ids)
   yield from instruction.operand_ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxmem_hlo.module import Module
-from jaxmem_hlo.post_order import instruction_post_order
+from jaxmem_hlo.post_order import list_in_post_order
 from jaxmem_hlo.proto import hlo_pb2
 
 _LOCAL_BITS = 32
@@ -80,7 +80,7 @@ class ModuleEditor:
         self.add_computation(self._module.by_id[c].proto, suffix)
         for c in proto.called_computation_ids
       ]
-    _sort(copy)
+    list_in_post_order(copy)
     if self._module.is_scheduled(source.id):
       sequence = self._module.proto.schedule.sequences[source.id]
       self._sequences[copy.id] = [moved[i] for i in sequence.instruction_ids]
@@ -130,17 +130,8 @@ class ModuleEditor:
     added = [i for i in by_id if i not in self._module.entry.by_id]
     del entry.instructions[:]
     entry.instructions.extend(by_id[i] for i in (*known, *added))
-    _sort(entry)
+    list_in_post_order(entry)
     return entry
-
-
-def _sort(computation: hlo_pb2.Computation) -> None:
-  """Lists the instructions of a computation in XLA's post order."""
-  by_id = {i.id: i for i in computation.instructions}
-  order = instruction_post_order(computation.instructions)
-  listed = [by_id[i] for i in order]
-  del computation.instructions[:]
-  computation.instructions.extend(listed)
 
 
 def _reachable(
