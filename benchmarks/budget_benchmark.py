@@ -210,7 +210,7 @@ class _Case:
     """Compiles a plan; returns the temporaries as XLA reports them."""
 
     def rewrite(data: bytes, platform: str) -> bytes:
-      module = self._request.as_on_device(hook.read(data), platform)
+      module, _ = self._request.read(data, platform)
       return plan.apply(module).to_bytes()
 
     tag = hook.new_tag()

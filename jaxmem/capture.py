@@ -83,13 +83,12 @@ class Capture:
       transform.remove_handler(tag)
 
   def _read(self, data: bytes) -> Module:
-    return self._request.as_on_device(hook.read(data), self.platform)
+    return self._request.read(data, self.platform)[0]
 
   def _show(self, data: bytes, platform: str) -> bytes | None:
     self._data, self.platform = data, platform
-    given = hook.read(data)
-    module = self._request.as_on_device(given, platform)
-    return None if module is given else module.to_bytes()
+    module, is_changed = self._request.read(data, platform)
+    return module.to_bytes() if is_changed else None
 
   def _refuse(self, data: bytes, platform: str) -> bytes | None:
     self._data, self.platform = data, platform

@@ -84,7 +84,7 @@ def hide_copies(
     The order; None if the one that the module has is as fast, or if no faster
     one fits.
   """
-  if not any(map(copies.is_transfer, module.entry.instructions)):
+  if not copies.has_transfers(module):
     return None
   given = copies.step_time(module, rates)
   if not given.waiting_s:
@@ -120,7 +120,7 @@ def hide_planned_copies(
     decided: Its plan.
     rates: Of the device.
   """
-  if not any(map(copies.is_transfer, module.entry.instructions)):
+  if not copies.has_transfers(module):
     return decided
   room = max(decided.baseline_bytes, decided.planned_bytes)
   changed = decided.apply(module)

@@ -90,15 +90,21 @@ class Request:
     """Returns what plans a module for any limit."""
     return LimitPlanner(module, platform, self.options, self.rates(platform))
 
-  def as_on_device(self, module: Module, platform: str) -> Module:
-    """Returns a module as it would be if the target were here.
+  def read(self, data: bytes, platform: str) -> tuple[Module, bool]:
+    """Reads the module that XLA shows, as buffers will be assigned to it.
 
     To a described device arguments on the host do not show as such; see
     `rewrite.fetch_arguments`.
+
+    Returns:
+      The module as it would be if the target were here, and whether XLA has to
+      be given it for that, even if no plan changes it.
     """
+    given = expand_barriers(Module.from_bytes(data))
     if self.target is None or platform != "cuda":
-      return module
-    return fetch_arguments(module)
+      return given, False
+    module = fetch_arguments(given)
+    return module, module is not given
 
   def rates(self, platform: str) -> cost.Rates:
     """Returns the rates of the device that estimates of time are made for."""
@@ -111,18 +117,12 @@ class Request:
       CompileRefusedError: If the limit cannot be met: then the program must
         not run.
     """
-    given = read(data)
-    module = self.as_on_device(given, platform)
+    module, is_changed = self.read(data, platform)
     try:
       decided = self.decide(module, platform)
-      return apply(module, decided, always=module is not given)
+      return apply(module, decided, always=is_changed)
     except InfeasibleError as error:
       raise transform.CompileRefusedError(f"InfeasibleError: {error}") from None
-
-
-def read(data: bytes) -> Module:
-  """Reads the module that XLA shows, as buffers will be assigned to it."""
-  return expand_barriers(Module.from_bytes(data))
 
 
 def _fingerprint(module: Module) -> bytes:

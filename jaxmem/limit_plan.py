@@ -129,14 +129,18 @@ class LimitPlanner:
       self._planned = Base(module, decided, rates, options.offload)
 
   @functools.cached_property
-  def _bases(self) -> list[Base]:
-    """The planned order, and XLA's own; the latter only where it is needed."""
-    given = _as_given(self._module, self._planned.decided)
-    offload = self._options.offload
-    return [
-      self._planned,
-      *(Base(self._module, d, self._rates, offload) for d in given),
-    ]
+  def _given(self) -> Base | None:
+    """XLA's own order, if the planned one is another."""
+    decided = _as_given(self._module, self._planned.decided)
+    if decided is None:
+      return None
+    return Base(self._module, decided, self._rates, self._options.offload)
+
+  def _bases(self) -> Iterator[Base]:
+    """Yields the planned order at once, XLA's own when it is asked for."""
+    yield self._planned
+    if self._given is not None:
+      yield self._given
 
   @property
   def total_bytes(self) -> int:
@@ -252,7 +256,7 @@ class LimitPlanner:
     The one with the fewest live bytes need not be it where few large values
     are packed: there, plans for less and less room are sketched.
     """
-    found = [b.smallest(view) for b in self._bases for view in VIEWS]
+    found = [b.smallest(view) for b in self._bases() for view in VIEWS]
     best = min(found, key=_size)
     best = min(best, *(best.base.smallest(v) for v in LAST_VIEWS), key=_size)
     while best.temp_bytes and best.base.num_steps <= _FEW_STEPS:
@@ -312,7 +316,7 @@ class LimitPlanner:
   ) -> list[Fit]:
     """Returns what little time finds on each base."""
     found: list[Fit] = []
-    for base in self._each_base():
+    for base in self._bases():
       if with_link and not base.has_link:
         continue
       if found and base is not self._planned:
@@ -333,25 +337,23 @@ class LimitPlanner:
           found.append(sketch)
     return found
 
-  def _each_base(self) -> Iterator[Base]:
-    """Yields the planned order at once, XLA's own when it is asked for."""
-    yield self._planned
-    yield from self._bases[1:]
-
   def _may_fit(self, room: int) -> bool:
     """Whether the bounds of bytes allow so few temporaries."""
-    return any(base.bound.num_bytes <= room for base in self._each_base())
+    return any(base.bound.num_bytes <= room for base in self._bases())
 
   def _least_base(self) -> Base:
     """Returns the base whose edits may need the fewest bytes."""
-    return min(self._bases, key=lambda base: base.bound.num_bytes)
+    return min(self._bases(), key=lambda base: base.bound.num_bytes)
 
 
-def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
-  """Yields the plan that removes the same copies and keeps XLA's order."""
+def _as_given(module: Module, decided: ModulePlan) -> ModulePlan | None:
+  """Returns the plan that removes the same copies and keeps XLA's order.
+
+  None if the plan keeps that order itself.
+  """
   orders = dict(decided.orders)
   if orders.pop(module.entry.id, None) is None:
-    return
+    return None
   changed = module.with_bitcasts(decided.removed_copies).with_schedules(orders)
   model = AssignmentModel(changed, decided.platform)
   entry = from_hlo(model, changed.entry)
@@ -359,7 +361,7 @@ def _as_given(module: Module, decided: ModulePlan) -> Iterator[ModulePlan]:
   if entry.is_repaired:
     nodes = range(entry.graph.num_nodes)
     orders[module.entry.id] = tuple(entry.schedule(nodes))
-  yield dataclasses.replace(decided, orders=orders)
+  return dataclasses.replace(decided, orders=orders)
 
 
 def _size(fit: Fit) -> tuple[int, float]:

@@ -128,11 +128,10 @@ class Session:
   def _handle(self, data: bytes, platform: str) -> bytes | None:
     captured = self._captured
     try:
-      given = hook.read(data)
-      module = self._request.as_on_device(given, platform)
+      module, is_changed = self._request.read(data, platform)
       captured.module, captured.platform = module, platform
       captured.plan = self._request.decide(module, platform)
-      return hook.apply(module, captured.plan, always=module is not given)
+      return hook.apply(module, captured.plan, always=is_changed)
     except Exception as error:  # Reported by plan itself, in _result.
       captured.error = error
       return None

@@ -24,9 +24,7 @@ def _movable(problem):
 
 def _rates(bytes_per_s):
   return OffloadRates(
-    to_host_bytes_per_s=bytes_per_s,
-    from_host_bytes_per_s=bytes_per_s,
-    efficiency=1.0,
+    to_host_bytes_per_s=bytes_per_s, from_host_bytes_per_s=bytes_per_s
   )
 
 

@@ -25,7 +25,7 @@ from jaxmem.budget.from_module import Slots, from_module
 from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
-from jaxmem.cost.copies import is_transfer
+from jaxmem.cost.copies import has_transfers
 from jaxmem.extract import CalleePeak, Sharing, from_hlo
 from jaxmem.module_plan import ModulePlan
 from jaxmem.plan import NeededBuffer
@@ -88,8 +88,8 @@ class Base:
     self.decided = decided
     self.module = decided.apply(module)
     # Where the step copies of its own accord, the link is busy.
-    is_idle = not any(map(is_transfer, self.module.entry.instructions))
-    self._link = _link(rates) if may_offload and is_idle else None
+    may_use_link = may_offload and not has_transfers(self.module)
+    self._link = _link(rates) if may_use_link else None
     self._model = AssignmentModel(self.module, decided.platform)
     assignment = self._model.assign()
     self._temp_bytes = assignment.temp_bytes
@@ -338,8 +338,8 @@ def _link(rates: cost.Rates) -> OffloadRates | None:
   if not rates.to_host_bytes_per_s or not rates.from_host_bytes_per_s:
     return None
   return OffloadRates(
-    to_host_bytes_per_s=rates.to_host_bytes_per_s,
-    from_host_bytes_per_s=rates.from_host_bytes_per_s,
+    to_host_bytes_per_s=rates.link_efficiency * rates.to_host_bytes_per_s,
+    from_host_bytes_per_s=rates.link_efficiency * rates.from_host_bytes_per_s,
   )
 
 

@@ -26,17 +26,15 @@ _LEAST_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadRates:
-  """The link to the host.
+  """What copies reach on the link to the host.
 
   Attributes:
     to_host_bytes_per_s: Out.
     from_host_bytes_per_s: In, at the same time.
-    efficiency: Fraction of these that copies reach.
   """
 
   to_host_bytes_per_s: float
   from_host_bytes_per_s: float
-  efficiency: float = 0.8
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
@@ -147,16 +145,14 @@ def _lay_out(
     stored = problem.values[candidate.value]
     assert stored.producer is not None
     begin = max(free, clock[stored.producer + 1])
-    rate = rates.to_host_bytes_per_s * rates.efficiency
-    free = begin + stored.size_bytes / rate
+    free = begin + stored.size_bytes / rates.to_host_bytes_per_s
     store_done[candidate.value] = bisect.bisect_left(clock, free)
   transfers = []
   due = math.inf
   for candidate in sorted(chosen, key=lambda c: (-c.later, c.value)):
     stored = problem.values[candidate.value]
     end = min(due, clock[candidate.later])
-    rate = rates.from_host_bytes_per_s * rates.efficiency
-    due = end - stored.size_bytes / rate
+    due = end - stored.size_bytes / rates.from_host_bytes_per_s
     fetch_start = bisect.bisect_right(clock, due) - 1
     over = stored.overwritten_at
     if fetch_start <= store_done[candidate.value] or fetch_start < 0:

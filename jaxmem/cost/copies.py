@@ -87,6 +87,11 @@ def is_transfer(instruction: Instruction) -> bool:
   return direction(instruction) is not None
 
 
+def has_transfers(module: Module) -> bool:
+  """Whether the entry copies between the device and the host."""
+  return any(map(is_transfer, module.entry.instructions))
+
+
 def copied_bytes(copy_start: Instruction) -> int:
   """Returns the bytes that a copy-start moves."""
   return int(array_bytes(copy_start.shape.tuple_shapes[0]))
