@@ -39,7 +39,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	@status=0; \
 	$(MAKE) --no-print-directory lint || { status=$$?; echo "lint failed"; }; \
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 -rs || status=$$?; \
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -rs || status=$$?; \
 	exit $$status
 
 lint: $(STAMP)

@@ -25,7 +25,7 @@ def _factory(batch: int) -> tuple[Any, Any, dict[str, Any]]:
 
   weights = jax.ShapeDtypeStruct((32, 32), jnp.float32)
   x = jax.ShapeDtypeStruct((batch, 32), jnp.float32)
-  return step, ([weights] * 4, x), {"donate_argnums": 0}
+  return step, ([weights] * 3, x), {"donate_argnums": 0}
 
 
 class MaxBatchTest(parameterized.TestCase):

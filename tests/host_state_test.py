@@ -1,10 +1,13 @@
 """Tests of jaxmem.on_host: an optimizer's state in the host's memory."""
 
+import functools
 import unittest
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import small_steps
 from absl.testing import absltest, parameterized
 
 import jaxmem
@@ -18,8 +21,37 @@ needs_plugin = unittest.skipUnless(
 )
 
 
-def _step() -> zoo.Step:
-  return zoo.build("gpt2_small", 2, size="tiny")
+_OPTIMIZER = optax.adam(1e-3)
+
+
+def _step(params, state, x):
+  """Few kernels: XLA takes long to compile them for a GPU."""
+
+  def loss(params):
+    hidden = x
+    for weights in params:
+      hidden = jnp.tanh(hidden @ weights)
+    return jnp.mean(hidden**2)
+
+  value, grads = jax.value_and_grad(loss)(params)
+  updates, state = _OPTIMIZER.update(grads, state)
+  return optax.apply_updates(params, updates), state, value
+
+
+def _arguments():
+  params = [small_steps.normal(i, 64, 64) for i in range(6)]
+  return params, _OPTIMIZER.init(params), small_steps.normal(9, 256, 64)
+
+
+def _plan(step, **kwargs):
+  return jaxmem.plan(
+    step, *_arguments(), target="h200", donate_argnums=(0, 1), **kwargs
+  )
+
+
+@functools.cache
+def _moved():
+  return _plan(jaxmem.on_host(_step, 1, 1))
 
 
 def _bytes(tree) -> int:
@@ -28,7 +60,7 @@ def _bytes(tree) -> int:
 
 class OnHostTest(parameterized.TestCase):
   def test_nothing_changes_on_a_cpu(self):
-    step = _step()
+    step = zoo.build("gpt2_small", 2, size="tiny")
     functions = (
       jax.jit(step.function, **step.jit_kwargs),
       jaxmem.jit(jaxmem.on_host(step.function, 1, 1), **step.jit_kwargs),
@@ -46,20 +78,16 @@ class OnHostTest(parameterized.TestCase):
 
   @needs_plugin
   def test_on_a_gpu_it_takes_no_device_memory(self):
-    step = _step()
-    common = {"target": "h200", **step.jit_kwargs}
-    plain = jaxmem.plan(step.function, *step.args, **common)
-    moved = jaxmem.on_host(step.function, 1, 1)
-    plan = jaxmem.plan(moved, *step.args, **common)
+    plain, plan = _plan(_step), _moved()
     # XLA's own figures: the state is gone from the arguments.
-    state_bytes = _bytes(step.args[1])
+    state = _arguments()[1]
+    state_bytes = _bytes(state)
     self.assertEqual(plain.argument_bytes - plan.argument_bytes, state_bytes)
     self.assertEqual(plan.model_error, 0)
     self.assertLess(plan.temp_bytes, plan.baseline_temp_bytes)
     # It comes in, and goes out.
     starts = [n for n in plan.order if n.startswith(("fetch-st", "copy-st"))]
-    num_leaves = len(jax.tree.leaves(step.args[1]))
-    self.assertLen(starts, 2 * num_leaves)
+    self.assertLen(starts, 2 * len(jax.tree.leaves(state)))
     host = plan.host
     assert host is not None
     self.assertEqual(host.argument_bytes, state_bytes)
@@ -70,12 +98,8 @@ class OnHostTest(parameterized.TestCase):
 
   @needs_plugin
   def test_a_limit_that_the_state_alone_would_break(self):
-    step = _step()
-    moved = jaxmem.on_host(step.function, 1, 1)
-    common = {"target": "h200", **step.jit_kwargs}
-    plan = jaxmem.plan(moved, *step.args, **common)
-    limit = plan.total_bytes - plan.temp_bytes // 10
-    limited = jaxmem.plan(moved, *step.args, memory_limit=limit, **common)
+    limit = _moved().total_bytes - _moved().temp_bytes // 10
+    limited = _plan(jaxmem.on_host(_step, 1, 1), memory_limit=limit)
     self.assertLessEqual(limited.total_bytes, limit)
     self.assertEqual(limited.model_error, 0)
 

@@ -33,7 +33,7 @@ def _step(params, x, key):
 
 
 def _arguments():
-  params = [0.2 * small_steps.normal(i, 32, 32) for i in range(4)]
+  params = [0.2 * small_steps.normal(i, 32, 32) for i in range(3)]
   return params, small_steps.normal(9, 512, 32), jax.random.key(3)
 
 

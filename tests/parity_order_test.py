@@ -70,7 +70,7 @@ class ZooTest(parameterized.TestCase):
         self.assertTrue(ids != xlas or pair.plan.removed_copies)
 
   def test_copies_are_removed_somewhere(self):
-    pairs = [record_modules.zoo_pair(name) for name in _MODELS]
+    pairs = map(record_modules.zoo_pair, _MODELS)
     self.assertTrue(any(p.plan.removed_copies for p in pairs))
 
 

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -17,6 +18,7 @@ from jaxmem import module_plan, targets
 from tests import record_modules
 
 
+@functools.cache
 def _plan(model: str, **kwargs) -> jaxmem.Plan:
   step = zoo.build(model, 2, size="tiny")
   return jaxmem.plan(step.function, *step.args, **step.jit_kwargs, **kwargs)
@@ -73,7 +75,7 @@ class PlanTest(parameterized.TestCase):
       side_effect=FaultyAssignmentError(()),
     ) as check:
       with self.assertRaises(RuntimeError):
-        _plan("alexnet", options=jaxmem.Options(verify=True))
+        _plan.__wrapped__("alexnet", options=jaxmem.Options(verify=True))
       check.assert_called_once()
 
   def test_arena_says_where_everything_lives(self):

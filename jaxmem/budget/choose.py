@@ -8,7 +8,7 @@ not cost more.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from jaxmem import units
@@ -327,34 +327,44 @@ class Chooser:
     """Returns the plan with the lowest peak that was found."""
     if self._smallest is None:
       if self._every_event is not None:
-        self._smallest = self._least_by_bisection()
+        self._smallest = self._least_of_all(self._every_event)
       else:
-        self._smallest = self._least_by_descent()
+        self._smallest = self._descend(
+          self._unedited, lambda aim: pools.sketch(self._start, aim)
+        )
     return self._smallest
 
-  def _least_by_bisection(self) -> Profile:
-    best = self._unedited
-    low = self._bytes_bound.num_bytes
-    while low < best.peak_bytes:
-      middle = (low + best.peak_bytes) // 2
-      found = self._solve(middle, middle)
-      if found is None:
-        low = middle + 1
-      else:
-        best = found
-    return best
+  def _least_of_all(self, events: Sequence[Event]) -> Profile:
+    """The smallest plan from all events; of these a cheap one."""
+    floor = self._bytes_bound.num_bytes
+    best = pools.sketch(self._start, floor)
+    if floor < best.peak_bytes:
+      least = exact.smallest_from_pool(
+        self.problem, floor, events, _EXACT_WORK, best
+      )
+      best = least or best
+    best = self._solve(best.peak_bytes, best.peak_bytes) or best
+    if self._rates is None:
+      return best
+    return self._descend(best, lambda aim: self._solve(aim, aim))
 
-  def _least_by_descent(self) -> Profile:
-    """Aims lower and lower, in ever smaller steps, until nothing fits."""
-    best = self._unedited
+  def _descend(
+    self, best: Profile, find: Callable[[int], Profile | None]
+  ) -> Profile:
+    """Aims lower and lower, in ever smaller steps, until nothing fits.
+
+    Args:
+      best: Where to begin.
+      find: Returns a plan for about a limit.
+    """
+    floor = self._bytes_bound.num_bytes
     for factor in _STEPS_DOWN:
-      while best.peak_bytes > self._bytes_bound.num_bytes:
-        aim = int(best.peak_bytes * factor)
-        aim = max(aim, self._bytes_bound.num_bytes)
-        lowest = pools.sketch(self._start, aim)
-        if lowest.peak_bytes < best.peak_bytes:
+      while best.peak_bytes > floor:
+        aim = max(floor, int(best.peak_bytes * factor))
+        lowest = find(aim)
+        if lowest is not None and lowest.peak_bytes < best.peak_bytes:
           best = lowest
-        if lowest.peak_bytes > aim:
+        if lowest is None or lowest.peak_bytes > aim:
           break
     return best
 

@@ -16,7 +16,8 @@ next.
    point j; the two exclude each other.
 3. The bytes of what is present at a key, its extra bytes added and what its
    outputs share with dying operands subtracted, meet the limit.
-4. Minimise the seconds of the events that happen.
+4. Minimise the seconds of the events that happen; or, where the smallest plan
+   is looked for, the limit.
 
 Rows of events that do not happen hold whenever their neighbours do.
 """
@@ -82,6 +83,30 @@ def choose_from_pool(
   return _Program(problem, limit_bytes, pool, transfers).solve(work, hint)
 
 
+def smallest_from_pool(
+  problem: BudgetProblem,
+  floor_bytes: int,
+  pool: Sequence[Event],
+  work: float,
+  hint: Profile,
+) -> Profile | None:
+  """Finds the plan with the lowest peak, with events of a pool only.
+
+  Args:
+    problem: The problem.
+    floor_bytes: No plan's peak is lower.
+    pool: Events to choose from.
+    work: CP-SAT's deterministic time, roughly seconds.
+    hint: A plan; the result's peak is no higher.
+
+  Returns:
+    The plan; None if none was found. What it costs is not looked at.
+  """
+  limit = hint.peak_bytes
+  program = _Program(problem, limit, pool, floor_bytes=floor_bytes)
+  return program.solve(work, hint).profile
+
+
 @dataclasses.dataclass(slots=True)
 class _Points:
   """Where a value is made and read.
@@ -105,7 +130,8 @@ class _Program:
     problem: BudgetProblem,
     limit_bytes: int,
     pool: Sequence[Event],
-    transfers: Sequence[Transfer],
+    transfers: Sequence[Transfer] = (),
+    floor_bytes: int | None = None,
   ):
     self._problem = problem
     self._limit = limit_bytes
@@ -123,6 +149,12 @@ class _Program:
     self._keys = [self._empty.run_key(*e) for e in self._pool]
     self._rows = sorted([*self._empty.keys, *self._keys])
     self._byte_unit = max(1, limit_bytes // _BYTE_STEPS)
+    # Rows that never hold more need no constraint.
+    self._floor = limit_bytes if floor_bytes is None else floor_bytes
+    self._peak: cp_model.IntVar | None = None
+    if floor_bytes is not None:
+      lowest, unit = floor_bytes // self._byte_unit, self._byte_unit
+      self._peak = self._model.new_int_var(lowest, -(-limit_bytes // unit), "")
     self._points = self._find_points()
     for points in self._points.values():
       self._add_retention(points)
@@ -252,13 +284,15 @@ class _Program:
   def _add_row(
     self, fixed: int, terms: Sequence[_Term], savings: Sequence[_Term]
   ) -> None:
-    room = self._limit - fixed
-    if sum(t.size_bytes for t in terms) <= room:
+    if fixed + sum(t.size_bytes for t in terms) <= self._floor:
       return
     unit = self._byte_unit
+    room: cp_model.LinearExprT = (self._limit - fixed) // unit
+    if self._peak is not None:
+      room = self._peak - -(-fixed // unit)
     present = [-(-t.size_bytes // unit) * t.literal for t in terms]
     saved = [t.size_bytes // unit * t.literal for t in savings]
-    self._model.add(sum(present) - sum(saved) <= room // unit)
+    self._model.add(sum(present) - sum(saved) <= room)
 
   def _fixed_bytes(self) -> np.ndarray:
     """Bytes at each row of the values that no event touches."""
@@ -363,7 +397,10 @@ class _Program:
   # Rule 4.
 
   def _add_objective(self) -> float:
-    """Adds the cost; returns the seconds of one of its units."""
+    """Adds the peak or the cost; returns the seconds of a unit of the cost."""
+    if self._peak is not None:
+      self._model.minimize(self._peak)
+      return 0.0
     seconds = [self._problem.units[u].seconds for u, _ in self._pool]
     unit = max(seconds, default=0.0) / _COST_STEPS or 1.0
     costs = [max(1, round(s / unit)) for s in seconds]
