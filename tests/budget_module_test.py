@@ -9,6 +9,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import cost, liveness
 from jaxmem.budget import choose, validate
+from jaxmem.budget.edits import Edits, Recompute, Value
 from jaxmem.budget.events import Profile
 from jaxmem.budget.from_module import from_module
 from jaxmem.budget.offload import OffloadRates
@@ -142,6 +143,33 @@ class FromModuleTest(parameterized.TestCase):
       Profile(seen).peak_bytes, choice.peak_bytes, delta=256
     )
     self.assertLessEqual(after, before * 1.01)
+
+  def test_new_instructions_of_two_edits_are_not_taken_for_each_other(self):
+    one = tiny_hlo.f32(1 << 18)
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(one, name="x")
+    chains = []
+    # One may take the place of what it reads, the other may not.
+    for opcode in ("negate", "reverse"):
+      a = main.op("tanh", one, x)
+      chains.append((a, main.op(opcode, one, a)))
+      main.op("dot", tiny_hlo.f32(1), chains[-1][1], x)
+    held = main.op("exponential", one, x)
+    last = [main.op("dot", tiny_hlo.f32(1), b, held) for _, b in chains]
+    main.tuple(*last)
+    module = builder.module(main)
+    model = AssignmentModel(module, "cpu")
+    num_values = []
+    for chain in chains:
+      runs = [
+        Recompute(value=Value(instruction=i), before=last[0]) for i in chain
+      ]
+      edited = apply_edits(module, Edits(recomputes=tuple(runs)), "cpu")
+      predicted = AssignmentModel(edited, "cpu", model).temp_bytes()
+      self.assertEqual(predicted, AssignmentModel(edited, "cpu").temp_bytes())
+      num_values.append(predicted >> 20)
+    self.assertEqual(num_values, [3, 4])
 
 
 if __name__ == "__main__":

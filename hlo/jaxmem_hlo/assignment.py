@@ -22,6 +22,10 @@ from jaxmem_hlo.schedule import LiveRange
 from jaxmem_hlo.shapes import ShapeIndex
 from jaxmem_hlo.slots import Slots
 
+# Id of an operand, index in it, id of its user, index of its output: whether the
+# output may take the operand's place.
+_Shares = dict[tuple[int, ShapeIndex, int, ShapeIndex], bool]
+
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 256}
 
 
@@ -31,8 +35,8 @@ class AssignmentModel:
   Args:
     module: A scheduled module.
     platform: "cpu" or "cuda".
-    like: A model of the same module but for copies that were bitcasts or are;
-      what it knows of the fusions is used again.
+    like: A model of a module that this one was made from. What is known of
+      instructions that are the same in both is known to both.
   """
 
   def __init__(
@@ -44,9 +48,9 @@ class AssignmentModel:
     self.module = module
     self.platform = platform
     self.analysis = BufferAnalysis(module)
-    self._shares: dict[tuple[int, ShapeIndex, int, ShapeIndex], bool] = (
-      like._shares if like is not None else {}
-    )
+    self._like = like
+    self._is_alike: dict[int, bool] = {}
+    self._shares: _Shares = {}
     self._post_order = _post_order(self.analysis)
     self._by_size = sorted(self.analysis.buffers, key=self._assignment_order)
     self._num_thread_local = _num_thread_local(self.analysis)
@@ -195,12 +199,27 @@ class AssignmentModel:
     user: Instruction,
     user_index: ShapeIndex,
   ) -> bool:
+    known = self._known_of(user)
     key = (operand.id, operand_index, user.id, user_index)
-    if key not in self._shares:
-      self._shares[key] = aliasing.can_share(
+    if key not in known:
+      known[key] = aliasing.can_share(
         self.module, self.platform, operand, operand_index, user, user_index
       )
-    return self._shares[key]
+    return known[key]
+
+  def _known_of(self, user: Instruction) -> _Shares:
+    """Where to remember what an instruction may share with its operands.
+
+    Modules that were made from one module give the same ids to what is new in
+    each of them.
+    """
+    if self._like is None:
+      return self._shares
+    if user.id not in self._is_alike:
+      self._is_alike[user.id] = _is_alike(user, self._like.module)
+    return (
+      self._like._known_of(user) if self._is_alike[user.id] else self._shares
+    )
 
   # The heap of temporaries.
 
@@ -263,6 +282,19 @@ class AssignmentModel:
       user.instruction,
       user.position.index,
     )
+
+
+def _is_alike(user: Instruction, module: Module) -> bool:
+  """Whether another module's instruction of that id shares as this one does."""
+  computation = module.by_id.get(user.computation.id)
+  other = computation and computation.by_id.get(user.id)
+  if other is None or other is user:
+    return other is user
+  # Whether a sort shares depends on who else reads its operands.
+  return user.opcode != "sort" and (
+    (user.opcode, user.operands, user.callees)
+    == (other.opcode, other.operands, other.callees)
+  )
 
 
 def _post_order(analysis: BufferAnalysis) -> dict[int, int]:
