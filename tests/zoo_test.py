@@ -13,11 +13,15 @@ def _shapes(tree):
 
 
 class BuildTest(parameterized.TestCase):
-  @parameterized.product(name=sorted(zoo.MODELS), batch=(1, 32))
-  def test_full_step_keeps_the_shapes_of_its_state(self, name, batch):
-    step = zoo.build(name, batch)
+  @parameterized.product(
+    name=sorted(zoo.MODELS), like=((32, "full"), (1, "tiny"))
+  )
+  def test_step_keeps_the_shapes_of_its_state(self, name, like):
+    batch, size = like
+    step = zoo.build(name, batch, size=size)
     outputs = jax.eval_shape(step.function, *step.args)
-    self.assertEqual(step.num_params, zoo.PUBLISHED_PARAMS[name])
+    if size == "full":
+      self.assertEqual(step.num_params, zoo.PUBLISHED_PARAMS[name])
     self.assertEqual(step.function.__name__, f"{name}_train_step")
     self.assertEqual(_shapes(outputs[:2]), _shapes(step.args[:2]))
     self.assertEqual(outputs[2].shape, ())

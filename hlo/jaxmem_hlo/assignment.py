@@ -22,8 +22,8 @@ from jaxmem_hlo.schedule import LiveRange
 from jaxmem_hlo.shapes import ShapeIndex
 from jaxmem_hlo.slots import Slots
 
-# Id of an operand, index in it, id of its user, index of its output: whether the
-# output may take the operand's place.
+# Ids of an operand and of its user, with an index in each: whether that output
+# of the user may take the place of the operand.
 _Shares = dict[tuple[int, ShapeIndex, int, ShapeIndex], bool]
 
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 256}
