@@ -28,9 +28,8 @@ RUNG = 0.995
 # How many rungs are tried for the cheapest plan, the one below the limit and
 # those below that, unless the bound says that there is no cheaper one.
 _NUM_RUNGS = 2
-# Problems with no more possible events than this are solved exactly.
+# Problems with no more possible events than this are chosen from at once.
 _MAX_EVENTS = 400
-_EXACT_WORK = 60.0
 # The search for the smallest plan aims this much lower each time.
 _STEPS_DOWN = (0.8, 0.93, 0.98)
 _NUM_NAMED = 8
@@ -41,16 +40,23 @@ _QUICK = greedy.Style(depth=2)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-  """What an effort means: greedy runs, and CP-SAT's deterministic time."""
+  """What an effort means: greedy runs, and CP-SAT's deterministic time.
+
+  Attributes:
+    num_runs: Greedy runs.
+    exact: For a choice from what they found.
+    every: For a choice from all possible events, where these are few.
+  """
 
   num_runs: int
   exact: float
+  every: float
 
 
 _WORK: dict[Effort, _Work] = {
-  "fast": _Work(num_runs=4, exact=0.3),
-  "normal": _Work(num_runs=6, exact=0.8),
-  "prove": _Work(num_runs=24, exact=20.0),
+  "fast": _Work(num_runs=4, exact=0.3, every=1.0),
+  "normal": _Work(num_runs=6, exact=0.8, every=5.0),
+  "prove": _Work(num_runs=24, exact=20.0, every=60.0),
 }
 
 
@@ -137,6 +143,7 @@ class Chooser:
     self._bounds: dict[int, float] = {}
     self._sketches: dict[int, Choice] = {}
     self._smallest: Profile | None = None
+    self._is_least = False
 
   def choose(self, limit_bytes: int, with_bound: bool = False) -> Choice:
     """See `choose`."""
@@ -291,7 +298,7 @@ class Chooser:
     """Finds the cheapest plan from a pool."""
     events, work = pool.events, self._work.exact
     if self._every_event is not None:
-      events, work = self._every_event, _EXACT_WORK
+      events, work = self._every_event, self._work.every
     known = self._known.get(pool.start.transfers, [])
     fitting = [p for p in known if p.peak_bytes <= limit]
     best = _cheapest(pool.best(limit), *fitting)
@@ -338,11 +345,13 @@ class Chooser:
     """The smallest plan from all events; of these a cheap one."""
     floor = self._bytes_bound.num_bytes
     best = pools.sketch(self._start, floor)
-    if floor < best.peak_bytes:
-      least = exact.smallest_from_pool(
-        self.problem, floor, events, _EXACT_WORK, best
+    self._is_least = best.peak_bytes <= floor
+    if not self._is_least:
+      result = exact.smallest_from_pool(
+        self.problem, floor, events, self._work.every, best
       )
-      best = least or best
+      best = result.profile or best
+      self._is_least = result.status == "optimal" and self._rates is None
     best = self._solve(best.peak_bytes, best.peak_bytes) or best
     if self._rates is None:
       return best
@@ -372,7 +381,7 @@ class Chooser:
     smallest = self.smallest().peak_bytes - self.problem.slot_bytes
     bound = self._bytes_bound
     needed = max(0, bound.num_bytes - self.problem.slot_bytes)
-    if self._every_event is not None:
+    if self._is_least:
       needed = smallest
     buffers = tuple(
       NeededBuffer(name=v.name, size_bytes=v.size_bytes, source=v.source)

@@ -89,7 +89,7 @@ def smallest_from_pool(
   pool: Sequence[Event],
   work: float,
   hint: Profile,
-) -> Profile | None:
+) -> ExactResult:
   """Finds the plan with the lowest peak, with events of a pool only.
 
   Args:
@@ -100,11 +100,11 @@ def smallest_from_pool(
     hint: A plan; the result's peak is no higher.
 
   Returns:
-    The plan; None if none was found. What it costs is not looked at.
+    The plan, and whether it is the smallest; what it costs is not looked at.
   """
   limit = hint.peak_bytes
   program = _Program(problem, limit, pool, floor_bytes=floor_bytes)
-  return program.solve(work, hint).profile
+  return program.solve(work, hint)
 
 
 @dataclasses.dataclass(slots=True)
