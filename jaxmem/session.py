@@ -103,8 +103,9 @@ class Session:
       transform.remove_handler(tag)
       progress.close()
     seconds = time.perf_counter() - start
+    written = functools.partial(capture.module, traced)
     return dataclasses.replace(
-      self._result(baseline, planned, variant, seconds),
+      self._result(baseline, planned, variant, written, seconds),
       replay=functools.partial(self._replay, variant.traced),
       frontier_of=self._frontier,
     )
@@ -200,6 +201,7 @@ class Session:
     baseline: jax.stages.Compiled,
     planned: jax.stages.Compiled,
     variant: variants.Variant,
+    written: Callable[[], Module],
     compile_s: float,
   ) -> Plan:
     captured = self._captured
@@ -219,7 +221,11 @@ class Session:
     decided = captured.plan
     is_limited = isinstance(decided, LimitPlan)
     order = decided.base if is_limited else decided
-    budget = _budget(decided, variant) if is_limited else None
+    rates = self._request.rates(captured.platform)
+    budget = None
+    if is_limited:
+      written_s = cost.schedule_seconds(written(), rates)
+      budget = _budget(decided, variant, written_s)
     planned_module = decided.apply(module)
     planned_model = AssignmentModel(planned_module, captured.platform)
     return Plan(
@@ -248,9 +254,7 @@ class Session:
         "jaxmem": __version__,
       },
       budget=budget,
-      host=_host(
-        planned_module, memory, self._request.rates(captured.platform)
-      ),
+      host=_host(planned_module, memory, rates),
       order=tuple(
         i.name for i in planned_module.schedule(planned_module.entry.id)
       ),
@@ -282,7 +286,9 @@ def _host(module: Module, memory: Any, rates: cost.Rates) -> HostTraffic | None:
   )
 
 
-def _budget(decided: LimitPlan, variant: variants.Variant) -> Budget:
+def _budget(
+  decided: LimitPlan, variant: variants.Variant, written_s: float
+) -> Budget:
   return Budget(
     limit_bytes=decided.limit_bytes,
     num_recomputed=len(decided.edits.recomputes),
@@ -292,4 +298,6 @@ def _budget(decided: LimitPlan, variant: variants.Variant) -> Budget:
     # The captured step recomputes what was dropped already.
     step_s=decided.step_s - variant.extra_s,
     extra_s=decided.extra_s + variant.extra_s,
+    written_s=written_s,
+    schedule_s=decided.schedule_s,
   )

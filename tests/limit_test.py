@@ -73,6 +73,8 @@ class PlanTest(parameterized.TestCase):
     # The step is changed before XLA sees it, or afterwards.
     self.assertGreater(budget.num_recomputed + budget.num_dropped, 0)
     self.assertGreater(budget.extra_s, 0)
+    # No more than the edits cost: copies are removed, originals dropped.
+    self.assertBetween(budget.change, -0.2, budget.extra + 1e-6)
     self.assertLessEqual(plan.lower_bound_bytes, plan.temp_bytes)
     self.assertIn("operations run twice", str(plan))
     self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)
