@@ -62,6 +62,21 @@ class ExpandTest(parameterized.TestCase):
     listed = [i.name for i in expanded.entry.instructions]
     self.assertEqual(listed, ["x", "b", "a", "c"])
 
+  def test_nobody_waits_for_what_is_gone(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    x = main.parameter(f32(4), name="x")
+    a = main.op("tanh", f32(4), x, name="a")
+    barrier = main.op("opt-barrier", f32(4), a, name="one")
+    b = main.op("negate", f32(4), x, name="b", after=(barrier, a))
+    waiting = main.op("opt-barrier", f32(4), b, name="two", after=(a,))
+    main.op("add", f32(4), barrier, waiting, name="c")
+    expanded = expand_barriers(builder.module(main)).entry
+    # The barrier that waits for something stays.
+    left = [i.name for i in expanded.instructions]
+    self.assertEqual(left, ["x", "a", "b", "two", "c"])
+    self.assertEqual(expanded.by_id[b].proto.control_predecessor_ids, [a])
+
   def test_without_barriers_nothing_is_copied(self):
     module = tiny_hlo.loop(kinds="u")
     self.assertIs(expand_barriers(module), module)

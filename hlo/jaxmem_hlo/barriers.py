@@ -23,8 +23,8 @@ def expand_barriers(module: Module) -> Module:
     module: A scheduled module; it is not changed.
 
   Returns:
-    The module itself if it has no barriers. A barrier with control
-    dependencies stays.
+    The module itself if it has no barriers. Who had to wait for a barrier need
+    not any more, as in XLA; a barrier that had to wait for others stays.
   """
   if not any(
     i.opcode == _BARRIER for c in module.computations for i in c.instructions
@@ -47,41 +47,20 @@ def expand_barriers(module: Module) -> Module:
 
 def _expand(computation: hlo_pb2.Computation) -> set[int]:
   """Takes the barriers out of a computation; returns the ids that are gone."""
-  by_id = {i.id: i for i in computation.instructions}
-  controlled = {
-    p for i in computation.instructions for p in i.control_predecessor_ids
-  }
-  instead: dict[int, int] = {}
-  for instruction in computation.instructions:
-    if (
-      instruction.opcode == _BARRIER
-      and instruction.id not in controlled
-      and not instruction.control_predecessor_ids
-    ):
-      instead[instruction.id] = instruction.operand_ids[0]
+  instead = _replacements(computation)
   if not instead:
     return set()
-  tuples = {_follow(instead, b) for b in instead}
-  for instruction in computation.instructions:
-    if instruction.opcode == "get-tuple-element":
-      operand = instruction.operand_ids[0]
-      source = by_id[_follow(instead, operand)]
-      if operand in instead and source.opcode == "tuple":
-        instead[instruction.id] = source.operand_ids[instruction.tuple_index]
-  for instruction in computation.instructions:
-    for index, operand in enumerate(instruction.operand_ids):
-      instruction.operand_ids[index] = _follow(instead, operand)
   computation.root_id = _follow(instead, computation.root_id)
-  used = (
-    {
-      o
-      for i in computation.instructions
-      for o in i.operand_ids
-      if i.id not in instead
-    }
-    | {computation.root_id}
-    | controlled
-  )
+  used = {computation.root_id}
+  for instruction in computation.instructions:
+    if instruction.id in instead:
+      continue
+    operands = [_follow(instead, o) for o in instruction.operand_ids]
+    waits = [p for p in instruction.control_predecessor_ids if p not in instead]
+    instruction.operand_ids[:] = operands
+    instruction.control_predecessor_ids[:] = waits
+    used.update((*operands, *waits))
+  tuples = {_follow(instead, i) for i in instead}
   gone = {
     i.id
     for i in computation.instructions
@@ -93,6 +72,23 @@ def _expand(computation: hlo_pb2.Computation) -> set[int]:
       del computation.instructions[number]
   list_in_post_order(computation)
   return gone
+
+
+def _replacements(computation: hlo_pb2.Computation) -> dict[int, int]:
+  """Barriers, and what is picked out of them: the ids to be read instead."""
+  by_id = {i.id: i for i in computation.instructions}
+  instead: dict[int, int] = {}
+  for instruction in computation.instructions:
+    waits = instruction.control_predecessor_ids
+    if instruction.opcode == _BARRIER and not waits:
+      instead[instruction.id] = instruction.operand_ids[0]
+  for instruction in computation.instructions:
+    if instruction.opcode == "get-tuple-element":
+      operand = instruction.operand_ids[0]
+      source = by_id[_follow(instead, operand)]
+      if operand in instead and source.opcode == "tuple":
+        instead[instruction.id] = source.operand_ids[instruction.tuple_index]
+  return instead
 
 
 def _follow(instead: Mapping[int, int], instruction_id: int) -> int:
