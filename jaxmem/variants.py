@@ -261,10 +261,14 @@ class _Search:
     return found[0].variant
 
   def _nearest(self) -> tuple[_Tried, LimitPlan | InfeasibleError]:
-    """Returns the smallest version, and its plan or why there is none."""
+    """Returns the smallest version, and its plan or why there is none.
+
+    Of versions that are there whatever the limit: else the smallest program
+    that an error names would not be found for its own bytes.
+    """
     best: tuple[_Tried, LimitPlan] | None = None
     nearest: tuple[_Tried, InfeasibleError] | None = None
-    for tried in self._tried:
+    for tried in (self._as_written, *self._small_versions()):
       try:
         plan = tried.planner.fit(self._limit_bytes)
       except InfeasibleError as error:
@@ -275,6 +279,16 @@ class _Search:
         best = tried, plan
     found = best or nearest
     assert found is not None
+    return found
+
+  def _small_versions(self) -> list[_Tried]:
+    """Returns the versions that may take the fewest bytes."""
+    platform = self._capture.platform
+    known = {(t.variant.dropped, t.variant.choice): t for t in self._tried}
+    found = []
+    for variant in _small_versions(self._traced, self._request, platform):
+      key = variant.dropped, variant.choice
+      found.append(known[key] if key in known else self._try(variant))
     return found
 
   def stack_less(self, stacked_bytes: int) -> None:

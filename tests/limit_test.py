@@ -103,8 +103,9 @@ class PlanTest(parameterized.TestCase):
     )
     plan = _plan(error.smallest_bytes)
     self.assertLessEqual(plan.total_bytes, error.smallest_bytes)
-    with self.assertRaises(jaxmem.InfeasibleError):
+    with self.assertRaises(jaxmem.InfeasibleError) as again:
       _plan(error.lower_bound_bytes - 1)
+    self.assertEqual(again.exception.smallest_bytes, error.smallest_bytes)
 
   def test_a_step_without_temporaries_has_no_smaller_plan(self):
     def step(x):
