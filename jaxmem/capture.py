@@ -43,7 +43,8 @@ class Capture:
       self.options = dataclasses.replace(self.options, effort="normal")
     self._request = dataclasses.replace(request, options=self.options)
     self._data = b""
-    self._compiled: tuple[jax.stages.Traced, bytes] | None = None
+    self._compiled: jax.stages.Traced | None = None
+    self._shown: Module | None = None
     self.platform = ""
 
   def planner(self, module: Module) -> LimitPlanner:
@@ -52,22 +53,23 @@ class Capture:
 
   def module(self, traced: jax.stages.Traced) -> Module:
     """Returns the scheduled module of a version, as on the target."""
-    if self._compiled is not None and self._compiled[0] is traced:
-      return self._read(self._compiled[1])
+    if self._compiled is traced and self._shown is not None:
+      return self._shown
     try:
       self._compile(traced, self._refuse)
     except jax.errors.JaxRuntimeError:
       if not self._data:
         raise
-    return self._read(self._data)
+    return self._request.read(self._data, self.platform)[0]
 
   def compiled(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
     """Compiles a version to the end, as `jax.jit` does on the target.
 
     What XLA showed is kept, so that `module` need not compile it again.
     """
+    self._shown = None
     result = self._compile(traced, self._show)
-    self._compiled = traced, self._data
+    self._compiled = traced
     return result
 
   def _compile(
@@ -82,13 +84,10 @@ class Capture:
     finally:
       transform.remove_handler(tag)
 
-  def _read(self, data: bytes) -> Module:
-    return self._request.read(data, self.platform)[0]
-
   def _show(self, data: bytes, platform: str) -> bytes | None:
-    self._data, self.platform = data, platform
-    module, is_changed = self._request.read(data, platform)
-    return module.to_bytes() if is_changed else None
+    self.platform = platform
+    self._shown, is_changed = self._request.read(data, platform)
+    return self._shown.to_bytes() if is_changed else None
 
   def _refuse(self, data: bytes, platform: str) -> bytes | None:
     self._data, self.platform = data, platform

@@ -26,12 +26,17 @@ def _step(params, x):
   return [p - 0.1 * g for p, g in zip(params, grads, strict=True)], value
 
 
+def _begin():
+  """Returns a builder, its computation, and two values: x, and a made of it."""
+  builder = tiny_hlo.Builder()
+  main = builder.computation("main")
+  x = main.parameter(f32(4), name="x")
+  return builder, main, x, main.op("tanh", f32(4), x, name="a")
+
+
 class ExpandTest(parameterized.TestCase):
   def test_of_an_array_and_of_a_tuple(self):
-    builder = tiny_hlo.Builder()
-    main = builder.computation("main")
-    x = main.parameter(f32(4), name="x")
-    a = main.op("tanh", f32(4), x, name="a")
+    builder, main, x, a = _begin()
     one = main.op("opt-barrier", f32(4), a, name="one")
     both = main.tuple(one, x)
     two = main.op("opt-barrier", tuple_of(f32(4), f32(4)), both, name="two")
@@ -47,10 +52,7 @@ class ExpandTest(parameterized.TestCase):
     self.assertLen(module.schedule(module.entry.id), 7)
 
   def test_instructions_are_listed_as_xla_lists_them(self):
-    builder = tiny_hlo.Builder()
-    main = builder.computation("main")
-    x = main.parameter(f32(4), name="x")
-    a = main.op("tanh", f32(4), x, name="a")
+    builder, main, x, a = _begin()
     b = main.op("negate", f32(4), x, name="b")
     both = main.tuple(a, b)
     barrier = main.op("opt-barrier", tuple_of(f32(4), f32(4)), both, name="two")
@@ -63,10 +65,7 @@ class ExpandTest(parameterized.TestCase):
     self.assertEqual(listed, ["x", "b", "a", "c"])
 
   def test_nobody_waits_for_what_is_gone(self):
-    builder = tiny_hlo.Builder()
-    main = builder.computation("main")
-    x = main.parameter(f32(4), name="x")
-    a = main.op("tanh", f32(4), x, name="a")
+    builder, main, x, a = _begin()
     barrier = main.op("opt-barrier", f32(4), a, name="one")
     b = main.op("negate", f32(4), x, name="b", after=(barrier, a))
     waiting = main.op("opt-barrier", f32(4), b, name="two", after=(a,))

@@ -75,7 +75,7 @@ class PlanTest(parameterized.TestCase):
       side_effect=FaultyAssignmentError(()),
     ) as check:
       with self.assertRaises(RuntimeError):
-        _plan.__wrapped__("alexnet", options=jaxmem.Options(verify=True))
+        _plan("alexnet", options=jaxmem.Options(verify=True))
       check.assert_called_once()
 
   def test_arena_says_where_everything_lives(self):
