@@ -36,10 +36,12 @@ from jaxmem.options import Options
 from jaxmem.plan import InfeasibleError, name_buffers
 from jaxmem.rewrite import apply_edits
 
-# How far above the room the first limit of live bytes lies, and then above what
-# fitted elsewhere: temporaries that move into the memory of arguments may make
-# up for it.
-_ABOVE = 1.04
+# Of the room: the first limit of live bytes. XLA packs most orders so tightly;
+# whether a higher limit does is seen when a sketch is refined.
+_FIRST = 0.99
+# Likewise for an estimate, which had better be too low: temporaries that move
+# into the memory of arguments may make up for it.
+_ESTIMATED = 1.04
 # A sketch that costs so much more than the cheapest is not followed any longer.
 _NEARLY = 1.1
 # A sketch on another order has to cost this part of the cheapest.
@@ -170,7 +172,7 @@ class LimitPlanner:
     if base.unedited().temp_bytes <= room:
       return 0.0
     with self._timed():
-      return base.estimate(VIEWS[0], int(_ABOVE * room))
+      return base.estimate(VIEWS[0], int(_ESTIMATED * room))
 
   def fit(self, limit_bytes: int) -> LimitPlan:
     """Finds the cheapest plan whose whole program fits a limit.
@@ -326,7 +328,7 @@ class LimitPlanner:
         if not _promises_more(base, best):
           continue
       for view in views:
-        worse_s, start = math.inf, int(_ABOVE * room)
+        worse_s, start = math.inf, int(_FIRST * room)
         if found:
           best = min(found, key=lambda f: f.extra_s)
           worse_s, start = _NEARLY * best.extra_s, best.live_limit

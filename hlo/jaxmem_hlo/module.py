@@ -9,7 +9,7 @@ number.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxmem_hlo.proto import hlo_pb2
@@ -87,6 +87,11 @@ class Computation:
       for operand in dict.fromkeys(instruction.operands):
         users[operand].append(instruction)
     return users
+
+  @functools.cached_property
+  def callees(self) -> frozenset[int]:
+    """Ids of the computations that the instructions call."""
+    return frozenset(c for i in self.instructions for c in i.callees)
 
   @functools.cached_property
   def parameters(self) -> list[Instruction]:
@@ -225,6 +230,36 @@ class Module:
     # Neither a copy nor a bitcast has any.
     changed.in_place_pairs = self.in_place_pairs
     return changed
+
+  def with_computations(
+    self, computations: Iterable[hlo_pb2.Computation]
+  ) -> Module:
+    """Returns a copy with other computations, of which some may be known.
+
+    Args:
+      computations: The messages of the new module's computations. One with the
+        id of a computation of this module, but for the entry, is taken to be
+        the same.
+    """
+    proto = hlo_pb2.Module()
+    proto.CopyFrom(self._shell)
+    proto.computations.extend(computations)
+    known = {c.id: c for c in self.computations if c is not self.entry}
+    return Module(proto, known)
+
+  @functools.cached_property
+  def _shell(self) -> hlo_pb2.Module:
+    """The message without computations."""
+    shell = hlo_pb2.Module()
+    shell.CopyFrom(self.proto)
+    del shell.computations[:]
+    return shell
+
+  @functools.cached_property
+  def names(self) -> frozenset[str]:
+    """Names of all computations and instructions."""
+    instructions = (i.name for c in self.computations for i in c.instructions)
+    return frozenset((*instructions, *(c.name for c in self.computations)))
 
   @functools.cached_property
   def donations(self) -> dict[tuple[int, tuple[int, ...]], tuple[int, ...]]:

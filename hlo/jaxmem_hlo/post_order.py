@@ -4,13 +4,13 @@ XLA numbers values, and breaks ties in buffer assignment, by this order, which
 it derives from the order in which a message lists the instructions: depth
 first from each instruction without users, in the listed order; first what it
 has control dependencies on, last to first, then its operands, first to last.
-Listing the instructions of an
-edited computation in this very order makes XLA see what the models here see.
+Listing the instructions of an edited computation in this very order makes XLA
+see what the models here see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from jaxmem_hlo.proto import hlo_pb2
 
@@ -26,15 +26,15 @@ def instruction_post_order(
   Raises:
     ValueError: If the instructions depend on each other in a cycle.
   """
-  by_id = {i.id: i for i in instructions}
-  used = {o for i in instructions for o in _needed(i)}
+  needed = {i.id: _needed(i) for i in instructions}
+  used = set().union(*needed.values())
   order: list[int] = []
   # False while the instructions that one needs are visited, True behind it.
   is_done: dict[int, bool] = {}
-  for instruction in instructions:
-    if instruction.id in used:
+  for start in needed:
+    if start in used:
       continue
-    stack = [instruction.id]
+    stack = [start]
     while stack:
       current = stack[-1]
       if current in is_done:
@@ -45,11 +45,12 @@ def instruction_post_order(
         continue
       is_done[current] = False
       # What is pushed last is visited first.
-      for needed in reversed(list(_needed(by_id[current]))):
-        if needed not in is_done:
-          stack.append(needed)
-        elif not is_done[needed]:
-          raise ValueError(f"{by_id[needed].name} needs itself.")
+      for before in reversed(needed[current]):
+        if before not in is_done:
+          stack.append(before)
+        elif not is_done[before]:
+          names = {i.id: i.name for i in instructions}
+          raise ValueError(f"{names[before]} needs itself.")
   if len(order) < len(instructions):
     raise ValueError("The instructions depend on each other in a cycle.")
   return order
@@ -66,6 +67,6 @@ def list_in_post_order(computation: hlo_pb2.Computation) -> None:
   computation.instructions.sort(key=lambda i: place[i.id])
 
 
-def _needed(instruction: hlo_pb2.Instruction) -> Iterator[int]:
-  yield from reversed(instruction.control_predecessor_ids)
-  yield from instruction.operand_ids
+def _needed(instruction: hlo_pb2.Instruction) -> tuple[int, ...]:
+  controls = reversed(instruction.control_predecessor_ids)
+  return (*controls, *instruction.operand_ids)

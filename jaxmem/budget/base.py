@@ -32,6 +32,8 @@ from jaxmem.plan import NeededBuffer
 from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 
 _MAX_SKETCHES = 10
+# So many edited modules are left for the collector at a time.
+_COLLECTED = 4
 # Of the limit of live bytes: by how much it is lowered at first, at least and
 # at most; each time that is doubled.
 _STEPS = (0.005, 0.04)
@@ -119,7 +121,7 @@ class Base:
     if view not in self._problems:
       nodes = range(self._entry.graph.num_nodes)
       self._problems[view] = from_module(
-        self._model, self._entry, nodes, self._seconds, *view
+        self._model, self._entry, nodes, self._seconds, *view, self._rules
       )
     return self._problems[view]
 
@@ -174,8 +176,9 @@ class Base:
       model = AssignmentModel(self.edited(edits), platform, self._model)
       self._prices[edits] = model.temp_bytes()
       del model
-      # While one plans, the collector is paused; modules are cycles.
-      gc.collect(0)
+      if len(self._prices) % _COLLECTED == 0:
+        # While one plans, the collector is paused; modules are cycles.
+        gc.collect(0)
     return self._prices[edits]
 
   def estimate(self, view: View, live_limit: int) -> float:

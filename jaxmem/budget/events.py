@@ -178,6 +178,8 @@ class Profile:
 
   def is_moving(self, unit: int) -> bool:
     """Whether an output of a unit goes to the host, so that it runs once."""
+    if not self.transfers:
+      return False
     outputs = self.problem.units[unit].outputs
     return not self.transfers.keys().isdisjoint(outputs)
 

@@ -18,7 +18,7 @@ from jaxmem.budget import edits
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.extract import ComputationGraph, Sharing
 from jaxmem.graph import Buffer
-from jaxmem.rewrite import recompute_fusions, recompute_rules
+from jaxmem.rewrite import RecomputeRules, recompute_fusions, recompute_rules
 
 Slots = Literal["occupied", "free"]
 
@@ -30,6 +30,7 @@ def from_module(
   seconds: Mapping[int, float],
   slots: Slots = "occupied",
   sharing: Sharing = "heap",
+  rules: RecomputeRules | None = None,
 ) -> BudgetProblem:
   """Builds the problem of choosing recomputes for a module's entry.
 
@@ -45,13 +46,15 @@ def from_module(
     sharing: Which values count as placed on operands that die: those that XLA
       places so on its heap, or "any" that it could, if it did not mind whether
       the operand is picked out of a tuple.
+    rules: What may run twice in the module, if that is known already.
 
   Returns:
     The problem. Without edits, and with any sharing, its profile is
     `liveness.live_bytes` of the order; of the graph without slots if they are
     occupied.
   """
-  return _Builder(model, entry, order, seconds, slots, sharing).build()
+  rules = rules or recompute_rules.recomputable(model.module, model.analysis)
+  return _Builder(model, entry, order, seconds, slots, sharing, rules).build()
 
 
 class _Builder:
@@ -63,6 +66,7 @@ class _Builder:
     seconds: Mapping[int, float],
     slots: Slots,
     sharing: Sharing,
+    rules: RecomputeRules,
   ):
     self._module = model.module
     self._analysis = model.analysis
@@ -76,7 +80,7 @@ class _Builder:
     self._values = entry.values
     self._number = {v: n for n, v in enumerate(self._values)}
     self._node_ids = {i.id for i in entry.instructions}
-    self._rules = recompute_rules.recomputable(self._module, self._analysis)
+    self._rules = rules
     self._overwritten = self._find_overwriters()
     # What is no larger may lie in a slot, where sharing has wider rules.
     self._largest_slot = max(

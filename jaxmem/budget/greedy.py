@@ -14,7 +14,8 @@ import collections
 import dataclasses
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,8 +47,7 @@ class Style:
   seconds: tuple[float, ...] | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Gap:
+class _Gap(NamedTuple):
   """A value, and the keys of the neighbours between which it is not kept."""
 
   value: int
@@ -55,8 +55,7 @@ class _Gap:
   end: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Move:
+class _Move(NamedTuple):
   gain: int
   seconds: float
   events: tuple[Event, ...]
@@ -139,9 +138,11 @@ class _Search:
       max(s, _LEAST_S)
       for s in style.seconds or [u.seconds for u in self._problem.units]
     ]
-    self._heap: list[tuple[float, int, int, int]] = []
+    self._heap: list[tuple[float, _Gap]] = []
+    # All gaps of a value, until one of its readers or producers changes.
+    self._gaps_of: dict[int, list[_Gap]] = {}
     # What was found out about gaps since the profile changed last.
-    self._moves: dict[tuple[int, int, int], _Move] = {}
+    self._moves: dict[_Gap, _Move] = {}
     self._banned: set[object] = set()
     self._closures = start.closures(profile)
     self._candidates = [
@@ -187,7 +188,8 @@ class _Search:
         accepted = 0
       else:
         for value in self._changed_by(move):
-          self._push(value)
+          if value in self._is_candidate:
+            self._push(value)
     return self._profile
 
   # The queue of moves.
@@ -204,18 +206,16 @@ class _Search:
         self._enqueue(gap, move)
 
   def _enqueue(self, gap: _Gap, move: _Move) -> None:
-    key = gap.value, gap.start, gap.end
-    self._moves[key] = move
-    heapq.heappush(self._heap, (-self._worth(move), *key))
+    self._moves[gap] = move
+    heapq.heappush(self._heap, (-self._worth(move), gap))
 
   def _pop(self) -> tuple[_Gap | None, _Move | None]:
     """Takes the best gap, if it is still as good as it was."""
-    _, value, start, end = heapq.heappop(self._heap)
-    gap = _Gap(value, start, end)
+    _, gap = heapq.heappop(self._heap)
     if gap in self._banned:
       return None, None
-    move = self._moves.get((value, start, end))
-    if move is None and self._is_open(gap):
+    move = self._moves.get(gap)
+    if move is None and gap in self._all_gaps(gap.value) and self._is_over(gap):
       move = self._evaluate((gap,), self._style.depth)
     if move is None:
       return None, None
@@ -228,12 +228,12 @@ class _Search:
   def _worth(self, move: _Move) -> float:
     return float(move.gain) ** self._style.exponent / move.seconds
 
-  def _changed_by(self, move: _Move) -> list[int]:
+  def _changed_by(self, move: _Move) -> Iterable[int]:
     units = self._problem.units
     found: dict[int, None] = {}
     for unit, _ in move.events:
       found.update(dict.fromkeys((*units[unit].outputs, *units[unit].inputs)))
-    return [v for v in found if v in self._is_candidate]
+    return found
 
   def _try(self, move: _Move) -> bool:
     """Makes a move; takes it back if it does not lower the excess."""
@@ -244,6 +244,8 @@ class _Search:
       self._excess = excess
       self._closures.forget()
       self._moves.clear()
+      for value in self._changed_by(move):
+        self._gaps_of.pop(value, None)
       return True
     for event in move.events:
       self._profile.remove(*event)
@@ -253,45 +255,38 @@ class _Search:
 
   def _gaps(self, value: int) -> Iterator[_Gap]:
     """Gaps of a value over which too many bytes are live."""
-    profile = self._profile
-    uses, over = profile.uses(value), self._over()
-    if not uses or not over or uses[-1] <= over[0]:
-      return
+    for gap in self._all_gaps(value):
+      if self._is_over(gap) and gap not in self._banned:
+        yield gap
+
+  def _all_gaps(self, value: int) -> list[_Gap]:
+    """Gaps of a value that no run closes already."""
+    found = self._gaps_of.get(value)
+    if found is None:
+      found = self._gaps_of[value] = [*self._find_gaps(value)]
+    return found
+
+  def _find_gaps(self, value: int) -> Iterator[_Gap]:
+    profile, unit = self._profile, self._problem.unit_of[value]
     producers = profile.producers(value)
-    if producers[0] >= over[-1]:
-      return
-    keys = sorted([*uses, *producers])
     made = frozenset(producers)
+    keys = sorted([*profile.uses(value), *producers])
     for start, end in itertools.pairwise(keys):
+      before = profile.step_at(end)
       # Runs before the step of the later reader or the one after the earlier
       # one would free nothing.
-      if end - start > profile.pitch and end not in made:
-        gap = _Gap(value, start, end)
-        if gap not in self._banned and self._is_closable(gap):
-          yield gap
+      if (
+        before > profile.step_at(start) + 1
+        and end not in made
+        and not profile.has(unit, before)
+      ):
+        yield _Gap(value, start, end)
 
-  def _is_closable(self, gap: _Gap) -> bool:
-    """Whether too much is live in a gap, and no run closes it already."""
-    profile = self._profile
-    before = profile.step_at(gap.end)
-    if before <= profile.step_at(gap.start) + 1:
-      return False
+  def _is_over(self, gap: _Gap) -> bool:
+    """Whether too much is live in a gap."""
     over = self._over()
     first = bisect.bisect_right(over, gap.start)
-    if first == len(over) or over[first] >= gap.end:
-      return False
-    return not profile.has(self._problem.unit_of[gap.value], before)
-
-  def _is_open(self, gap: _Gap) -> bool:
-    """Whether a gap that was found before still is one."""
-    uses = self._profile.uses(gap.value)
-    at = bisect.bisect_left(uses, gap.end)
-    if at == len(uses) or uses[at] != gap.end:
-      return False
-    earlier = [k for k in self._profile.producers(gap.value) if k < gap.end]
-    if at:
-      earlier.append(uses[at - 1])
-    return max(earlier) == gap.start and self._is_closable(gap)
+    return first < len(over) and over[first] < gap.end
 
   def _over(self) -> list[int]:
     """Returns the keys at which too much is live."""

@@ -16,7 +16,7 @@ from jaxmem.budget.choose import Effort
 from jaxmem.budget.events import Event
 
 # Where searches begin: a plan of other edits may be packed more tightly.
-_HIGHER = 1.02
+_HIGHER = 1.03
 # How many limits are tried, the more the less time each takes.
 _FEWEST_TRIES, _MOST_TRIES = 4, 8
 _STEPS_TRIED = 3600

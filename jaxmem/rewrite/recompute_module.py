@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jaxmem_hlo.module import Module
 from jaxmem_hlo.post_order import list_in_post_order
@@ -21,10 +21,7 @@ class ModuleEditor:
 
   def __init__(self, module: Module):
     self._module = module
-    self._names = {c.name for c in module.computations}
-    self._names.update(
-      i.name for c in module.computations for i in c.proto.instructions
-    )
+    self._names = set(module.names)
     self._counts: dict[str, int] = {}
     self._next_local = 1 + max(
       i.id & _LOCAL_MASK for i in module.entry.instructions
@@ -61,6 +58,7 @@ class ModuleEditor:
     """
     copy = hlo_pb2.Computation()
     copy.CopyFrom(source)
+    is_part = source is not self._module.by_id[source.id].proto
     copy.id = self._next_computation
     self._next_computation += 1
     copy.name = self.fresh_name(f"{source.name}.{suffix}")
@@ -80,7 +78,8 @@ class ModuleEditor:
         self.add_computation(self._module.by_id[c].proto, suffix)
         for c in proto.called_computation_ids
       ]
-    list_in_post_order(copy)
+    if is_part:
+      list_in_post_order(copy)
     if self._module.is_scheduled(source.id):
       sequence = self._module.proto.schedule.sequences[source.id]
       self._sequences[copy.id] = [moved[i] for i in sequence.instruction_ids]
@@ -94,31 +93,22 @@ class ModuleEditor:
       entry: All instructions of the entry in execution order; its root is
         among them.
     """
-    proto = hlo_pb2.Module()
-    proto.CopyFrom(self._module.proto)
-    known = {
-      c.id: c for c in self._module.computations if c is not self._module.entry
-    }
-    computations = [
-      *(c.proto for c in known.values()),
-      *self._added,
-      self._edited_entry(entry),
-    ]
-    entry_id = self._module.entry.id
-    before = _reachable([c.proto for c in self._module.computations], entry_id)
-    before |= {c.id for c in self._added}
-    gone = before - _reachable(computations, entry_id)
-    del proto.computations[:]
-    proto.computations.extend(c for c in computations if c.id not in gone)
-    for computation_id in gone & set(proto.schedule.sequences):
-      del proto.schedule.sequences[computation_id]
+    edited = self._edited_entry(entry)
+    callees = {c.id: c.callees for c in self._module.computations}
+    before = _reachable(callees, edited.id) | {c.id for c in self._added}
+    callees.update((c.id, _callees(c)) for c in (*self._added, edited))
+    gone = before - _reachable(callees, edited.id)
+    kept = [c.proto for c in self._module.computations if c.id != edited.id]
+    kept += [*self._added, edited]
+    module = self._module.with_computations(c for c in kept if c.id not in gone)
+    sequences = module.proto.schedule.sequences
+    for computation_id in gone & set(sequences):
+      del sequences[computation_id]
     for computation_id, ids in self._sequences.items():
       if computation_id not in gone:
-        sequence = proto.schedule.sequences[computation_id]
-        sequence.instruction_ids[:] = ids
-    ids = [i.id for i in entry]
-    proto.schedule.sequences[entry_id].instruction_ids[:] = ids
-    return Module(proto, known)
+        sequences[computation_id].instruction_ids[:] = ids
+    module.set_schedule(edited.id, [i.id for i in entry])
+    return module
 
   def _edited_entry(
     self, instructions: Sequence[hlo_pb2.Instruction]
@@ -134,17 +124,17 @@ class ModuleEditor:
     return entry
 
 
-def _reachable(
-  computations: Sequence[hlo_pb2.Computation], root: int
-) -> set[int]:
+def _callees(computation: hlo_pb2.Computation) -> frozenset[int]:
+  called = (i.called_computation_ids for i in computation.instructions)
+  return frozenset[int]().union(*called)
+
+
+def _reachable(callees: Mapping[int, Collection[int]], root: int) -> set[int]:
   """Ids of a computation and of all that it calls."""
-  by_id = {c.id: c for c in computations}
   found = {root}
   stack = [root]
   while stack:
-    for instruction in by_id[stack.pop()].instructions:
-      for callee in instruction.called_computation_ids:
-        if callee not in found:
-          found.add(callee)
-          stack.append(callee)
+    new = [c for c in callees[stack.pop()] if c not in found]
+    found.update(new)
+    stack += new
   return found
