@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 from jaxmem_hlo import transform
-from jaxmem_hlo.barriers import expand_barriers
+from jaxmem_hlo.late_passes import apply_late_passes
 from jaxmem_hlo.module import Module
 from jaxmem_hlo.proto import hlo_pb2
 
@@ -100,7 +100,7 @@ class Request:
       The module as it would be if the target were here, and whether XLA has to
       be given it for that, even if no plan changes it.
     """
-    given = expand_barriers(Module.from_bytes(data))
+    given = apply_late_passes(Module.from_bytes(data), platform)
     if self.target is None or platform != "cuda":
       return given, False
     module = fetch_arguments(given)

@@ -6,8 +6,10 @@ import record_modules
 import tiny_hlo
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.late_passes import apply_late_passes
 from tiny_hlo import f32, named
 
+from benchmarks import random_steps
 from jaxmem import targets
 
 _KIB = 1024
@@ -230,6 +232,30 @@ class ShuffledTest(parameterized.TestCase):
     self.assertEqual(model.assign().temp_bytes, own.temp_bytes)
     self.assertEqual(model.assign(orders).temp_bytes, other.temp_bytes)
     self.assertNotEqual(own.temp_bytes, 0)
+
+  @parameterized.parameters((0, 0), (10, 8))
+  @absltest.skipUnless(
+    targets.is_available("h200"), "JAX's CUDA plugin is not installed"
+  )
+  def test_a_loop_that_copies_in_the_background(self, number, seed):
+    step = random_steps.build(number)
+    arguments = {"target": "h200", "donate_argnums": step.donate_argnums}
+    own = record_modules.capture(step.function, step.args, **arguments)
+    opcodes = {
+      i.opcode for c in own.module.computations for i in c.instructions
+    }
+    self.assertIn("async-start", opcodes)
+    module = apply_late_passes(own.module, "cuda")
+    orders = record_modules.shuffled(module, "cuda", seed)
+    other = record_modules.capture(
+      step.function,
+      step.args,
+      rewrite=lambda _: module.with_schedules(orders),
+      **arguments,
+    )
+    model = AssignmentModel(module, "cuda")
+    self.assertEqual(model.assign().temp_bytes, own.temp_bytes)
+    self.assertEqual(model.assign(orders).temp_bytes, other.temp_bytes)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,13 @@ The last instruction of a computation is its root, unless `root` says
 otherwise; instructions are scheduled in the order in which they are made.
 """
 
-from collections.abc import Sequence
+import contextlib
+import importlib.metadata
+from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
+from jaxmem_hlo import xla_version
 from jaxmem_hlo.module import Instruction, Module
 from jaxmem_hlo.proto import hlo_pb2
 
@@ -55,6 +59,15 @@ def token() -> hlo_pb2.Shape:
 def tuple_of(*shapes: hlo_pb2.Shape) -> hlo_pb2.Shape:
   """Returns the shape of a tuple; its table takes eight bytes per element."""
   return hlo_pb2.Shape(element_type=_TUPLE, tuple_shapes=shapes)
+
+
+@contextlib.contextmanager
+def jaxlib(version: str) -> Iterator[None]:
+  """Makes modules look to the models as they do to a version's XLA."""
+  with mock.patch.object(importlib.metadata, "version", lambda _: version):
+    xla_version.is_at_least.cache_clear()
+    yield
+  xla_version.is_at_least.cache_clear()
 
 
 class ComputationBuilder:

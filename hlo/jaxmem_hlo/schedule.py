@@ -1,10 +1,11 @@
 """The flattened timeline of a schedule and the live ranges on it.
 
 XLA lays all computations that the schedule runs on one timeline: a loop's
-condition and body come before the loop itself, and the callee of a call, a
-conditional or an asynchronous start before its caller. Times are positions on
-that line. Live ranges here are inclusive at both ends, as XLA's are: a value
-that is read at time t and one defined at t are both live at t.
+condition and body come before the loop itself, and the callee of a call or a
+conditional before its caller. That of an asynchronous start comes behind it,
+since jaxlib 0.12; until then, before it. Times are positions on that line. Live
+ranges here are inclusive at both ends, as XLA's are: a value that is read at
+time t and one defined at t are both live at t.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 
+from jaxmem_hlo import xla_version
 from jaxmem_hlo.buffers import BufferAnalysis
 from jaxmem_hlo.dataflow import Position, Value, while_computations
 from jaxmem_hlo.module import Computation, Instruction, Module
@@ -70,16 +72,25 @@ class Timeline:
 
   def _flatten(self, computation: Computation) -> None:
     start = len(self.times)
+    is_async_later = xla_version.is_at_least(0, 12)
+    before = {"call", "conditional"}
+    if not is_async_later:
+      before.add("async-start")
     for instruction in self._sequence(computation):
       if instruction.opcode == "while":
         body, condition = while_computations(self._module, instruction)
         self._flatten(condition)
         self._flatten(body)
-      elif instruction.opcode in ("call", "conditional", "async-start"):
-        for callee in instruction.callees:
-          self._flatten(self._module.by_id[callee])
+      elif instruction.opcode in before:
+        self._flatten_callees(instruction)
       self.times[instruction.id] = len(self.times)
+      if instruction.opcode == "async-start" and is_async_later:
+        self._flatten_callees(instruction)
     self.spans[computation.id] = (start, len(self.times))
+
+  def _flatten_callees(self, instruction: Instruction) -> None:
+    for callee in instruction.callees:
+      self._flatten(self._module.by_id[callee])
 
 
 def live_ranges(

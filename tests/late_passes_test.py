@@ -1,4 +1,4 @@
-"""Barriers go as XLA lets them go."""
+"""Barriers and tuples go as XLA lets them go."""
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +6,11 @@ import numpy as np
 import small_steps
 import tiny_hlo
 from absl.testing import absltest, parameterized
-from jaxmem_hlo.barriers import expand_barriers
+from jaxmem_hlo.late_passes import apply_late_passes
 from tiny_hlo import f32, tuple_of
 
 import jaxmem
+from jaxmem import targets
 
 
 def _step(params, x):
@@ -43,7 +44,7 @@ class ExpandTest(parameterized.TestCase):
     first = main.element(two, 0, name="first")
     main.op("negate", f32(4), first, name="b")
     module = builder.module(main)
-    expanded = expand_barriers(module)
+    expanded = apply_late_passes(module, "cpu")
     names = [i.name for i in expanded.schedule(expanded.entry.id)]
     self.assertEqual(names, ["x", "a", "b"])
     self.assertEqual(expanded.entry.root.name, "b")
@@ -59,7 +60,7 @@ class ExpandTest(parameterized.TestCase):
     second = main.element(barrier, 1, name="second")
     first = main.element(barrier, 0, name="first")
     main.op("subtract", f32(4), second, first, name="c")
-    expanded = expand_barriers(builder.module(main))
+    expanded = apply_late_passes(builder.module(main), "cpu")
     # Depth first from the root: its first operand is b now.
     listed = [i.name for i in expanded.entry.instructions]
     self.assertEqual(listed, ["x", "b", "a", "c"])
@@ -70,7 +71,7 @@ class ExpandTest(parameterized.TestCase):
     b = main.op("negate", f32(4), x, name="b", after=(barrier, a))
     waiting = main.op("opt-barrier", f32(4), b, name="two", after=(a,))
     main.op("add", f32(4), barrier, waiting, name="c")
-    expanded = expand_barriers(builder.module(main)).entry
+    expanded = apply_late_passes(builder.module(main), "cpu").entry
     # The barrier that waits for something stays.
     left = [i.name for i in expanded.instructions]
     self.assertEqual(left, ["x", "a", "b", "two", "c"])
@@ -78,7 +79,66 @@ class ExpandTest(parameterized.TestCase):
 
   def test_without_barriers_nothing_is_copied(self):
     module = tiny_hlo.loop(kinds="u")
-    self.assertIs(expand_barriers(module), module)
+    self.assertIs(apply_late_passes(module, "cpu"), module)
+
+
+class TupleTest(parameterized.TestCase):
+  def module(self):
+    """A step that returns its first argument as a copy."""
+    builder, main, x, a = _begin()
+    both = main.tuple(x, a)
+    first = main.element(both, 0, name="first")
+    second = main.element(both, 1, name="second")
+    copied = main.op("copy", f32(4), first, name="copied")
+    main.tuple(copied, second)
+    return builder.module(main), x, a
+
+  def test_what_is_picked_out_is_read_itself(self):
+    module, x, a = self.module()
+    with tiny_hlo.jaxlib("0.12.0"):
+      entry = apply_late_passes(module, "cuda").entry
+    opcodes = [i.opcode for i in entry.instructions]
+    self.assertEqual(opcodes, ["parameter", "copy", "tanh", "tuple"])
+    copied = entry.instructions[1]
+    self.assertEqual(copied.operands, (x,))
+    self.assertEqual(entry.root.operands, (copied.id, a))
+
+  def test_a_tuple_that_others_read_stays(self):
+    builder, main, x, a = _begin()
+    both = main.tuple(x, a)
+    first = main.element(both, 0, name="first")
+    kept = main.op("custom-call", f32(4), both, name="kept")
+    main.op("add", f32(4), first, kept, name="root")
+    with tiny_hlo.jaxlib("0.12.0"):
+      entry = apply_late_passes(builder.module(main), "cuda").entry
+    self.assertEqual(entry.root.operands, (x, kept))
+    self.assertIn(both, entry.by_id)
+
+  def test_xla_left_them_on_gpus_before(self):
+    module, _, _ = self.module()
+    with tiny_hlo.jaxlib("0.11.2"):
+      self.assertIs(apply_late_passes(module, "cuda"), module)
+      builder, main, x, a = _begin()
+      both = main.tuple(x, a)
+      shape = tuple_of(f32(4), f32(4))
+      barrier = main.op("opt-barrier", shape, both, name="barrier")
+      main.op("negate", f32(4), main.element(barrier, 1), name="b")
+      entry = apply_late_passes(builder.module(main), "cuda").entry
+    opcodes = [i.opcode for i in entry.instructions]
+    expected = ["parameter", "tanh", "tuple", "get-tuple-element", "negate"]
+    self.assertEqual(opcodes, expected)
+
+  @absltest.skipUnless(
+    targets.is_available("h200"), "JAX's CUDA plugin is not installed"
+  )
+  def test_the_model_is_exact_for_a_gpu(self):
+    def step(state, weights, x):
+      return state, weights - (x @ weights).sum(0), jnp.tanh(x)
+
+    x = small_steps.normal(0, 64, 64)
+    plan = jaxmem.plan(step, x, x, x, target="h200")
+    self.assertEqual(plan.baseline_model_error, 0)
+    self.assertEqual(plan.model_error, 0)
 
 
 class CheckpointTest(parameterized.TestCase):
