@@ -195,6 +195,8 @@ class _Case:
       "dropped_bytes": variant.saved_bytes,
       "blocks": variant.choice and dataclasses.asdict(variant.choice),
       "is_reordered": bool(plan.base.orders),
+      "num_instructions": len(captured.entry.instructions),
+      "first_plan_s": round(plan.first_s, 2),
       "planning_s": round(time.process_time() - start_s, 1),
     }
     planned = plan.apply(captured)

@@ -13,6 +13,7 @@ _POLICIES: dict[str, Any] = {
   "nothing_saveable": jax.checkpoint_policies.nothing_saveable,
   "dots_saveable": jax.checkpoint_policies.dots_saveable,
 }
+_MIXERS = ("none", "attention", "convolution", "sort", "branch", "prefix_sum")
 _NUM_TOKENS = 64
 _KEEP = 0.9
 
@@ -30,7 +31,7 @@ class Traits:
     is_scanned: Whether the blocks are a `jax.lax.scan`.
     has_dropout: Whether a block drops out.
     has_norm: Whether it normalizes.
-    has_attention: Whether it attends over the examples.
+    mixer: How a block mixes its examples, of `_MIXERS`.
     has_embedding: Whether examples are tokens, so that the step scatters.
     has_momentum: Whether the optimizer has a state.
     is_donated: Whether weights and state are donated.
@@ -44,7 +45,7 @@ class Traits:
   is_scanned: bool
   has_dropout: bool
   has_norm: bool
-  has_attention: bool
+  mixer: str
   has_embedding: bool
   has_momentum: bool
   is_donated: bool
@@ -68,10 +69,15 @@ class RandomStep:
   donate_argnums: tuple[int, ...]
 
 
-def build(seed: int) -> RandomStep:
-  """Returns the step of a seed, the same on every machine."""
+def build(seed: int, traits: Traits | None = None) -> RandomStep:
+  """Returns the step of a seed, the same on every machine.
+
+  Args:
+    seed: Of traits, weights and examples.
+    traits: What it is made of, if that is not left to chance.
+  """
   source = np.random.default_rng(seed)
-  traits = _random_traits(source)
+  traits = traits or _random_traits(source)
   blocks, width = traits.num_layers, traits.width
   weights = {
     "in": _normal(source, blocks, width, width).astype(traits.dtype),
@@ -100,7 +106,7 @@ def _random_traits(source: np.random.Generator) -> Traits:
     is_scanned=bool(source.random() < 0.3),
     has_dropout=bool(source.random() < 0.4),
     has_norm=bool(source.random() < 0.5),
-    has_attention=bool(source.random() < 0.4),
+    mixer=str(source.choice(_MIXERS)),
     has_embedding=bool(source.random() < 0.3),
     has_momentum=bool(source.random() < 0.5),
     is_donated=bool(source.random() < 0.7),
@@ -111,6 +117,30 @@ def _normal(source: np.random.Generator, *shape: int) -> jax.Array:
   return jnp.asarray(0.2 * source.standard_normal(shape), jnp.float32)
 
 
+def _mixed(
+  mixer: str, x: jax.Array, into: jax.Array, out: jax.Array
+) -> jax.Array:
+  """Lets the rows of an array depend on each other."""
+  if mixer == "attention":
+    scores = (x @ into) @ (x @ out).T
+    return jax.nn.softmax(scores / np.sqrt(x.shape[-1])) @ x
+  if mixer == "convolution":
+    filters = jnp.stack([into, out, into])
+    x = jax.lax.conv_general_dilated(
+      x[None], filters, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+    )
+    return x[0]
+  if mixer == "sort":
+    return jnp.take_along_axis(x, jnp.argsort(x, axis=0)[::-1], axis=0)
+  if mixer == "branch":
+    return jax.lax.cond(
+      jnp.sum(x) > 0, lambda x: jnp.tanh(x @ into), lambda x: jnp.sin(x), x
+    )
+  if mixer == "prefix_sum":
+    return jnp.cumsum(x, axis=0) / x.shape[0]
+  return x
+
+
 def _block(traits: Traits) -> Callable[..., jax.Array]:
   def block(
     hidden: jax.Array, into: jax.Array, out: jax.Array, key: jax.Array
@@ -119,9 +149,7 @@ def _block(traits: Traits) -> Callable[..., jax.Array]:
     if traits.has_norm:
       scale = jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
       x = (x - x.mean(-1, keepdims=True)) * scale
-    if traits.has_attention:
-      scores = (x @ into) @ (x @ out).T
-      x = jax.nn.softmax(scores / np.sqrt(traits.width)) @ x
+    x = _mixed(traits.mixer, x, into, out)
     x = jax.nn.gelu(x @ into) @ out
     if traits.has_dropout:
       x = jnp.where(jax.random.bernoulli(key, _KEEP, x.shape), x, 0)

@@ -78,7 +78,9 @@ class LimitPlan:
     schedule_s: Estimated seconds of all that the planned schedule runs. It is
       less than `step_s` and `extra_s` together where originals are not needed
       any more, or copies were removed.
-    seconds: Wall time of planning the module, other limits included.
+    first_s: Wall time until something fitted, planning the order and other
+      limits included.
+    seconds: Wall time of planning the module, likewise.
   """
 
   base: ModulePlan
@@ -91,6 +93,7 @@ class LimitPlan:
   step_s: float
   extra_s: float
   schedule_s: float
+  first_s: float
   seconds: float
 
   @property
@@ -122,6 +125,8 @@ class LimitPlanner:
     self, module: Module, platform: str, options: Options, rates: cost.Rates
   ):
     self._spent_s = 0.0
+    # When something fitted, by room.
+    self._first_s: dict[int, float] = {}
     self._name = transform.unmarked(module.name).removeprefix("jit_")
     self._options = options
     self._module = module
@@ -210,12 +215,15 @@ class LimitPlanner:
 
   @contextlib.contextmanager
   def _timed(self) -> Iterator[None]:
-    start = time.perf_counter()
+    self._start_s = time.perf_counter() - self._spent_s
     try:
       with paused_collector():
         yield
     finally:
-      self._spent_s += time.perf_counter() - start
+      self._spent_s = self._elapsed_s()
+
+  def _elapsed_s(self) -> float:
+    return time.perf_counter() - self._start_s
 
   def _plan(self, best: Fit, limit_bytes: int) -> LimitPlan:
     with self._timed():
@@ -223,6 +231,7 @@ class LimitPlanner:
       edited = base.edited(best.edits)
       order, planned_bytes = None, best.temp_bytes
       room = limit_bytes - base.fixed_bytes
+      self._first_s.setdefault(room, self._elapsed_s())
       platform = base.decided.platform
       hidden = hide_copies(edited, platform, self._rates, room)
       if hidden is not None:
@@ -243,6 +252,7 @@ class LimitPlanner:
       step_s=base.step_s,
       extra_s=best.extra_s,
       schedule_s=schedule_s,
+      first_s=self._first_s[room],
       seconds=self._spent_s,
     )
 
@@ -336,6 +346,7 @@ class LimitPlanner:
             start = base.moved_limit(best, view, room)
         sketch = base.sketch(view, room, start, worse_s, with_link)
         if sketch is not None:
+          self._first_s.setdefault(room, self._elapsed_s())
           found.append(sketch)
     return found
 

@@ -233,12 +233,28 @@ class ShuffledTest(parameterized.TestCase):
     self.assertEqual(model.assign(orders).temp_bytes, other.temp_bytes)
     self.assertNotEqual(own.temp_bytes, 0)
 
-  @parameterized.parameters((0, 0), (10, 8))
+  @parameterized.parameters(("none", False, 11), ("dots_saveable", True, 0))
   @absltest.skipUnless(
     targets.is_available("h200"), "JAX's CUDA plugin is not installed"
   )
-  def test_a_loop_that_copies_in_the_background(self, number, seed):
-    step = random_steps.build(number)
+  def test_a_loop_that_copies_in_the_background(
+    self, policy, has_momentum, seed
+  ):
+    traits = random_steps.Traits(
+      num_layers=4,
+      width=16,
+      num_rows=32,
+      dtype="float32",
+      policy=policy,
+      is_scanned=True,
+      has_dropout=False,
+      has_norm=True,
+      mixer="none",
+      has_embedding=False,
+      has_momentum=has_momentum,
+      is_donated=False,
+    )
+    step = random_steps.build(0, traits)
     arguments = {"target": "h200", "donate_argnums": step.donate_argnums}
     own = record_modules.capture(step.function, step.args, **arguments)
     opcodes = {

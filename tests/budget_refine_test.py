@@ -78,6 +78,7 @@ class RealStepTest(parameterized.TestCase):
     bound = _bound(planner._planned, room)
     self.assertGreater(bound, 0.02 * plan.step_s)
     self.assertLessEqual(plan.extra_s, 1.1 * bound)
+    self.assertLess(plan.first_s, plan.seconds)
     # Nothing is gained by temporaries that are more than what is live.
     choice = planner._planned.chooser(VIEWS[1], "fast", False).find(room)
     assert choice is not None
