@@ -44,8 +44,10 @@ _FIRST = 0.99
 _ESTIMATED = 1.04
 # A sketch that costs so much more than the cheapest is not followed any longer.
 _NEARLY = 1.1
-# A sketch on another order has to cost this part of the cheapest.
+# A sketch on another order has to cost this part of the cheapest, where that
+# costs more than this part of the step.
 _CHEAPER = 0.99
+_LITTLE = 0.001
 # Shares of the room that are tried, too, in steps of so few instructions, if a
 # plan costs so many times what a bound allows.
 _LOWER = (0.97, 0.94)
@@ -383,6 +385,8 @@ def _size(fit: Fit) -> tuple[int, float]:
 
 def _promises_more(base: Base, best: Fit) -> bool:
   """Whether a base's plan for as many live bytes is cheaper than a sketch."""
+  if best.extra_s < _LITTLE * base.step_s:
+    return False
   return base.estimate(best.view, best.live_limit) < _CHEAPER * best.extra_s
 
 

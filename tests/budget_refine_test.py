@@ -1,6 +1,7 @@
 """Plans for a real step: how cheap they are, and what they are searched by."""
 
 import functools
+from unittest import mock
 
 import budget_problems
 import jax
@@ -11,7 +12,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import Options, cost, targets
 from jaxmem.budget import refine, validate, window_bound
-from jaxmem.budget.base import VIEWS
+from jaxmem.budget.base import LAST_VIEWS, VIEWS
 from jaxmem.budget.edits import Edits, Value
 from jaxmem.budget.events import Profile
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
@@ -108,6 +109,18 @@ class RealStepTest(parameterized.TestCase):
     self.assertLessEqual(found.temp_bytes, room)
     self.assertLess(found.extra_s, 0.95 * sketch.extra_s)
     self.assertEqual(found.temp_bytes, base.price(found.edits))
+
+  def test_what_is_missed_in_one_view_is_not_looked_for_in_a_like_one(self):
+    options = Options(effort="fast")
+    base = LimitPlanner(_module(), "cpu", options, _RATES)._planned
+    room = int(0.05 * self.xla_bytes)
+    self.assertIsNone(base.sketch(VIEWS[0], room, room, 1.0, False))
+    with mock.patch.object(base, "chooser") as chooser:
+      self.assertIsNone(base.sketch(LAST_VIEWS[0], room, room, 1.0, False))
+      chooser.assert_not_called()
+    # With more room the miss says nothing.
+    room = self.xla_bytes // 2
+    self.assertIsNotNone(base.sketch(LAST_VIEWS[0], room, room, 1.0, False))
 
 
 def _constant_first():

@@ -46,6 +46,9 @@ VIEWS: tuple[View, ...] = (("occupied", "heap"), ("free", "heap"))
 # steps of a fixed factor, as luck is part of it.
 LAST_VIEWS: tuple[View, ...] = (("occupied", "any"), ("free", "any"))
 _SMALL_STEP = 0.96
+# A choice that misses by more than this part is not looked for in a view in
+# which another that does takes as many bytes.
+_MISSED = 1.01
 # No prediction is below what is live in this one.
 _LEAST_VIEW: View = ("free", "any")
 
@@ -108,6 +111,8 @@ class Base:
     self._starts: dict[View, Start] = {}
     self._prices: dict[Edits, int] = {}
     self._choosers: dict[tuple[View, Effort, bool], Chooser] = {}
+    # By room, the lowest choices that searches made which did not fit.
+    self._misses: dict[int, list[Choice]] = {}
     self.step_s = sum(
       self._seconds.get(i.id, 0.0) for i in self._entry.instructions
     )
@@ -214,10 +219,16 @@ class Base:
     Returns:
       The first fit, or None if there is none or it is useless.
     """
+    if not with_link and self._is_missed(view, room):
+      return None
     chooser = self.chooser(view, "fast", with_link)
     for attempt in range(_MAX_SKETCHES):
       choice = chooser.sketch(live_limit)
-      if choice.extra_s >= worse_s or choice.peak_bytes > max(room, live_limit):
+      if choice.extra_s >= worse_s:
+        return None
+      if choice.peak_bytes > max(room, live_limit):
+        if not with_link:
+          self._misses.setdefault(room, []).append(choice)
         return None
       fit = self.fit(view, with_link, live_limit, choice, room)
       if fit.temp_bytes <= room:
@@ -233,6 +244,13 @@ class Base:
         lower = max(lower, live_limit - int(most))
         live_limit = max(0, min(lower, live_limit - int(least)))
     return None
+
+  def _is_missed(self, view: View, room: int) -> bool:
+    """Whether a search in a view will hardly get lower than an earlier one."""
+    return any(
+      self._live_bytes(choice, view) >= max(choice.peak_bytes, _MISSED * room)
+      for choice in self._misses.get(room, ())
+    )
 
   def moved_limit(self, fit: Fit, view: View, room: int) -> int:
     """Returns where to begin in another view, given a fit in one.

@@ -17,6 +17,8 @@ from jaxmem.budget.events import Event
 
 # Where searches begin: a plan of other edits may be packed more tightly.
 _HIGHER = 1.03
+# How far below a sketch searches go as long as they find nothing.
+_LOWER = 0.94
 # How many limits are tried, the more the less time each takes.
 _FEWEST_TRIES, _MOST_TRIES = 4, 8
 _STEPS_TRIED = 3600
@@ -83,9 +85,11 @@ class _Search:
     if self._num_tries == _MOST_TRIES:
       # Few large values may be packed well at one limit, and badly below.
       limit = max(limit, self._room)
-    for _ in range(self._num_tries):
+    for number in range(1, _MOST_TRIES + 1):
       limit = self._try(limit)
-      if limit is None:
+      # While nothing was found, there may be something a little lower.
+      is_enough = number >= self._num_tries and self._best is not self._sketch
+      if is_enough or limit in (None, *(t.live_limit for t in self._tried)):
         break
     return self._best
 
@@ -109,7 +113,7 @@ class _Search:
         lower = lowered(fit, self._room)
         if live_limit > self._lowest:
           return max(lower, self._lowest)
-        if lower * _HIGHER > self._lowest:
+        if lower > _LOWER * self._lowest:
           return lower
     elif len(self._tried) == 1:
       return None
