@@ -320,10 +320,18 @@ class LimitPlanner:
     )
 
   def _refined(self, sketches: Sequence[Fit], room: int) -> Fit:
-    """Takes more time for the best of some sketches."""
-    best = min(sketches, key=lambda f: f.extra_s)
-    also = {e for f in sketches if f.base is best.base for e in f.events}
-    return refine(best, self._options.effort, room, sorted(also))
+    """Takes more time for the best of some sketches, or for all if it is little.
+
+    How few large values are packed is luck, which each sketch has anew.
+    """
+    ranked = sorted(sketches, key=lambda f: f.extra_s)
+    if ranked[0].base.num_steps > _FEW_STEPS:
+      ranked = ranked[:1]
+    found = []
+    for sketch in ranked:
+      also = {e for f in sketches if f.base is sketch.base for e in f.events}
+      found.append(refine(sketch, self._options.effort, room, sorted(also)))
+    return min(found, key=lambda f: f.extra_s)
 
   def _sketches(
     self, room: int, views: Sequence[View], with_link: bool
