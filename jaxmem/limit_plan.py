@@ -320,9 +320,10 @@ class LimitPlanner:
     )
 
   def _refined(self, sketches: Sequence[Fit], room: int) -> Fit:
-    """Takes more time for the best of some sketches, or for all if it is little.
+    """Takes more time for the best of some sketches.
 
-    How few large values are packed is luck, which each sketch has anew.
+    For all of them, where steps are few: how few large values are packed is
+    luck, which each sketch has anew.
     """
     ranked = sorted(sketches, key=lambda f: f.extra_s)
     if ranked[0].base.num_steps > _FEW_STEPS:
