@@ -103,6 +103,21 @@ class TupleTest(parameterized.TestCase):
     self.assertEqual(copied.operands, (x,))
     self.assertEqual(entry.root.operands, (copied.id, a))
 
+  @parameterized.parameters(((0, 1), True), ((1, 0), False), ((0,), False))
+  def test_a_tuple_put_together_again_is_the_first(self, elements, is_whole):
+    builder, main, x, _ = _begin()
+    pair = tuple_of(f32(4), f32(4))
+    made = main.op("rng", pair, x, name="made")
+    parts = [main.element(made, n) for n in elements]
+    parts[0] = main.op("opt-barrier", f32(4), parts[0])
+    main.op("custom-call", f32(4), main.tuple(*parts), name="root")
+    entry = apply_late_passes(builder.module(main), "cpu").entry
+    opcodes = [i.opcode for i in entry.instructions]
+    self.assertEqual(entry.root.operands == (made,), is_whole)
+    self.assertEqual(opcodes.count("tuple"), 1 - is_whole)
+    left = 0 if is_whole else len(elements)
+    self.assertEqual(opcodes.count("get-tuple-element"), left)
+
   def test_a_tuple_that_others_read_stays(self):
     builder, main, x, a = _begin()
     both = main.tuple(x, a)

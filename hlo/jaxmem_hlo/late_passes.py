@@ -3,15 +3,17 @@
 Optimization barriers keep passes from merging or moving what lies on their two
 sides. Once the order is fixed they say nothing more. Tuples of which only
 elements are read go, too, on GPUs since jaxlib 0.12: a barrier leaves one, and
-a step that returns an argument has one. Buffers are assigned without them; so a
-plan has to be made without them.
+a step that returns an argument has one; and so do those that only put together
+again what was one tuple. Buffers are assigned without them; so a plan has to be
+made without them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import collections
+from collections.abc import Mapping, Sequence
 
-from jaxmem_hlo import xla_version
+from jaxmem_hlo import shapes, xla_version
 from jaxmem_hlo.module import Module
 from jaxmem_hlo.post_order import list_in_post_order
 from jaxmem_hlo.proto import hlo_pb2
@@ -71,23 +73,14 @@ def _expand(computation: hlo_pb2.Computation, has_tuples: bool) -> set[int]:
   if not instead:
     return set()
   computation.root_id = _follow(instead, computation.root_id)
-  used = {computation.root_id}
   for instruction in computation.instructions:
-    if instruction.id in instead:
-      continue
-    operands = [_follow(instead, o) for o in instruction.operand_ids]
-    waits = [p for p in instruction.control_predecessor_ids if p not in instead]
-    instruction.operand_ids[:] = operands
-    instruction.control_predecessor_ids[:] = waits
-    used.update((*operands, *waits))
-  by_id = {i.id: i for i in computation.instructions}
-  read = {_follow(instead, o) for i in instead for o in by_id[i].operand_ids}
-  gone = {
-    i.id
-    for i in computation.instructions
-    if i.id in instead
-    or (i.opcode == "tuple" and i.id in read and i.id not in used)
-  }
+    if instruction.id not in instead:
+      waits = instruction.control_predecessor_ids
+      instruction.operand_ids[:] = [
+        _follow(instead, o) for o in instruction.operand_ids
+      ]
+      waits[:] = [p for p in waits if p not in instead]
+  gone = _unused(computation, instead)
   for number in reversed(range(len(computation.instructions))):
     if computation.instructions[number].id in gone:
       del computation.instructions[number]
@@ -95,10 +88,42 @@ def _expand(computation: hlo_pb2.Computation, has_tuples: bool) -> set[int]:
   return gone
 
 
+def _unused(
+  computation: hlo_pb2.Computation, instead: Mapping[int, int]
+) -> set[int]:
+  """What is read no more, and tuples and elements that only such things read.
+
+  Args:
+    computation: The computation, in which nothing reads what is replaced.
+    instead: What is replaced.
+  """
+  by_id = {i.id: i for i in computation.instructions}
+  num_reads = collections.Counter(
+    needed
+    for i in computation.instructions
+    if i.id not in instead
+    for needed in (*i.operand_ids, *i.control_predecessor_ids)
+  )
+  num_reads[computation.root_id] += 1
+  gone = set(instead)
+  stack = [_follow(instead, o) for i in instead for o in by_id[i].operand_ids]
+  while stack:
+    instruction = by_id[stack.pop()]
+    if (
+      instruction.id not in gone
+      and not num_reads[instruction.id]
+      and instruction.opcode in ("tuple", _ELEMENT)
+    ):
+      gone.add(instruction.id)
+      num_reads.subtract(instruction.operand_ids)
+      stack += instruction.operand_ids
+  return gone
+
+
 def _replacements(
   computation: hlo_pb2.Computation, has_tuples: bool
 ) -> dict[int, int]:
-  """Barriers, and elements of tuples: the ids to be read instead.
+  """Barriers, elements of tuples, tuples of all elements: what to read instead.
 
   Args:
     computation: The computation.
@@ -106,16 +131,40 @@ def _replacements(
   """
   by_id = {i.id: i for i in computation.instructions}
   instead: dict[int, int] = {}
+  # Operands are listed first.
   for instruction in computation.instructions:
-    waits = instruction.control_predecessor_ids
-    if instruction.opcode == _BARRIER and not waits:
-      instead[instruction.id] = instruction.operand_ids[0]
-  for instruction in computation.instructions:
-    if instruction.opcode == _ELEMENT and not has_tuples:
+    if instruction.opcode == _BARRIER:
+      if not instruction.control_predecessor_ids:
+        instead[instruction.id] = instruction.operand_ids[0]
+    elif instruction.opcode == _ELEMENT and not has_tuples:
       source = by_id[_follow(instead, instruction.operand_ids[0])]
       if source.opcode == "tuple":
         instead[instruction.id] = source.operand_ids[instruction.tuple_index]
+    elif instruction.opcode == "tuple" and not has_tuples:
+      operands = (by_id[_follow(instead, o)] for o in instruction.operand_ids)
+      whole = _whole(instruction, [*operands])
+      if whole is not None:
+        source = by_id[_follow(instead, whole)]
+        if shapes.same_shape(source.shape, instruction.shape):
+          instead[instruction.id] = source.id
   return instead
+
+
+def _whole(
+  made: hlo_pb2.Instruction, operands: Sequence[hlo_pb2.Instruction]
+) -> int | None:
+  """Of what a tuple holds all elements in order, if of anything.
+
+  Args:
+    made: The tuple.
+    operands: What it is made of.
+  """
+  sources = {o.operand_ids[0] for o in operands if o.opcode == _ELEMENT}
+  if len(sources) != 1 or any(
+    o.opcode != _ELEMENT or o.tuple_index != n for n, o in enumerate(operands)
+  ):
+    return None
+  return sources.pop()
 
 
 def _follow(instead: Mapping[int, int], instruction_id: int) -> int:
