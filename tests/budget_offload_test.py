@@ -94,9 +94,18 @@ class ChooseTest(parameterized.TestCase):
     choice = choose.choose(problem, 40, rates=_rates(2.0))
     self.assertEqual((choice.extra_s, choice.host_bytes), (1.0, 0))
 
+  @parameterized.parameters((0.25, 0.25, 1), (1.5, 1.0, 0))
+  def test_a_copy_costs_its_start(self, move_seconds, extra_s, num_moves):
+    problem = _movable(budget_problems.chain(4))
+    problem = dataclasses.replace(problem, move_seconds=move_seconds)
+    choice = choose.choose(problem, 40, rates=_rates(10.0))
+    self.assertEqual(choice.extra_s, extra_s)
+    self.assertLen(choice.edits.offloads, num_moves)
+
   @parameterized.parameters(range(20))
   def test_never_costs_more_than_recomputes_alone(self, seed):
     problem = _movable(budget_problems.random_problem(seed, num_steps=9))
+    problem = dataclasses.replace(problem, move_seconds=0.2)
     peak = Profile(problem).peak_bytes
     for limit in (int(0.9 * peak), int(0.75 * peak), int(0.6 * peak)):
       try:
@@ -107,6 +116,7 @@ class ChooseTest(parameterized.TestCase):
       seen = validate.check(problem, choice.edits, limit)
       self.assertEmpty(seen.faults)
       self.assertEqual(seen.peak_bytes, choice.peak_bytes)
+      self.assertAlmostEqual(seen.seconds, choice.extra_s)
       self.assertLessEqual(choice.extra_s, alone.extra_s + 1e-6)
 
 

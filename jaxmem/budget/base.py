@@ -99,6 +99,7 @@ class Base:
     assignment = self._model.assign()
     self._temp_bytes = assignment.temp_bytes
     self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
+    self._launch_s = rates.launch_s
     costs = cost.instruction_costs(self.module, rates)
     self._seconds = {key: c.seconds for key, c in costs.items()}
     self._entry = from_hlo(
@@ -126,7 +127,13 @@ class Base:
     if view not in self._problems:
       nodes = range(self._entry.graph.num_nodes)
       self._problems[view] = from_module(
-        self._model, self._entry, nodes, self._seconds, *view, self._rules
+        self._model,
+        self._entry,
+        nodes,
+        self._seconds,
+        *view,
+        self._rules,
+        2 * self._launch_s,
       )
     return self._problems[view]
 

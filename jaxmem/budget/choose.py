@@ -68,8 +68,8 @@ class Choice:
     edits: By instruction ids.
     events: The same as (unit, step before which it runs).
     peak_bytes: Temporaries that the profile of the edited program needs.
-    extra_s: Estimated seconds that the edits add. Copies to the host add none:
-      they are chosen so that nobody waits for them.
+    extra_s: Estimated seconds that the edits add. Copies to the host add what
+      it takes to start them: they are chosen so that nobody waits for them.
     host_bytes: Of the values that go to the host.
     lower_bound_s: No choice of recomputes alone for that limit, on this order,
       adds less; None if it was not asked for.

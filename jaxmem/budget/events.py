@@ -58,7 +58,7 @@ class Profile:
     runs: For each unit, the steps before which it runs again, ascending.
     transfers: For each value that moves, how; one move each.
     intervals: For each value, its versions, ascending.
-    seconds: What all events cost.
+    seconds: What all events and moves cost.
   """
 
   def __init__(
@@ -269,12 +269,14 @@ class Profile:
     if value in self.transfers or (unit >= 0 and self.runs[unit]):
       raise ValueError(f"{stored.name!r} moves, or is made again, already.")
     self.transfers[value] = transfer
+    self.seconds += self.problem.move_seconds
     bisect.insort(self._uses[value], transfer.store_done * self.pitch)
     self._refresh([value], set())
 
   def unmove(self, value: int) -> None:
     """Takes a copy to the host and back out of the plan."""
     transfer = self.transfers.pop(value)
+    self.seconds -= self.problem.move_seconds
     self._uses[value].remove(transfer.store_done * self.pitch)
     self._refresh([value], set())
 

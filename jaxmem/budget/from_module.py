@@ -7,6 +7,7 @@ choice has to know them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -31,6 +32,7 @@ def from_module(
   slots: Slots = "occupied",
   sharing: Sharing = "heap",
   rules: RecomputeRules | None = None,
+  move_seconds: float = 0.0,
 ) -> BudgetProblem:
   """Builds the problem of choosing recomputes for a module's entry.
 
@@ -47,6 +49,7 @@ def from_module(
       places so on its heap, or "any" that it could, if it did not mind whether
       the operand is picked out of a tuple.
     rules: What may run twice in the module, if that is known already.
+    move_seconds: What it costs to start the copies of a value that moves.
 
   Returns:
     The problem. Without edits, and with any sharing, its profile is
@@ -54,7 +57,8 @@ def from_module(
     occupied.
   """
   rules = rules or recompute_rules.recomputable(model.module, model.analysis)
-  return _Builder(model, entry, order, seconds, slots, sharing, rules).build()
+  builder = _Builder(model, entry, order, seconds, slots, sharing, rules)
+  return dataclasses.replace(builder.build(), move_seconds=move_seconds)
 
 
 class _Builder:

@@ -121,12 +121,15 @@ class BudgetProblem:
     slot_bytes: Bytes that the profile counts although they are no temporaries
       (donated arguments and outputs); subtract them from a peak to get
       temporaries.
+    move_seconds: What it costs to start the copies of a value that goes to the
+      host and back.
   """
 
   steps: tuple[Step, ...]
   values: tuple[StoredValue, ...]
   units: tuple[Unit, ...]
   slot_bytes: int = 0
+  move_seconds: float = 0.0
 
   def __post_init__(self):
     num_steps, num_values = len(self.steps), len(self.values)

@@ -24,7 +24,7 @@ class Simulation:
       nothing or come too early; empty if all is well.
     live_bytes: At each step and second run, int64.
     peak_bytes: The most of these.
-    seconds: What the second runs cost.
+    seconds: What the second runs and the moves cost.
   """
 
   faults: tuple[str, ...]
@@ -77,6 +77,7 @@ def check(
 class _Run:
   def __init__(self, problem: BudgetProblem, edits: Edits):
     self._problem = problem
+    self._edits = edits
     self._faults: list[str] = []
     self._operations = self._lay_out(edits)
     self._versions: list[_Version] = []
@@ -106,7 +107,8 @@ class _Run:
       faults=tuple(self._faults),
       live_bytes=live,
       peak_bytes=peak,
-      seconds=sum(self._problem.units[u].seconds for u in runs),
+      seconds=sum(self._problem.units[u].seconds for u in runs)
+      + self._problem.move_seconds * len(self._edits.offloads),
     )
 
   def _lay_out(self, edits: Edits) -> list[_Operation]:
