@@ -315,13 +315,13 @@ class Chooser:
     if self._rates is None:
       return best_start
     plan = greedy.solve(best_start, limit, _QUICK)
-    best = plan.peak_bytes > limit, plan.seconds
+    best = _rank(plan, limit)
     for ranked in offload.candidates(self.problem, limit):
       for count in _NUM_MOVED:
         moved = offload.schedule(self.problem, ranked, self._rates, count)
         start = greedy.Start(self.problem, moved)
         plan = greedy.solve(start, limit, _QUICK)
-        rank = plan.peak_bytes > limit, plan.seconds
+        rank = _rank(plan, limit)
         if rank < best:
           best, best_start = rank, start
         if len(moved) < count:
@@ -397,6 +397,12 @@ class Chooser:
       lower_bound_bytes=needed,
       buffers=buffers,
     )
+
+
+def _rank(plan: Profile, limit: int) -> tuple[bool, bool, float]:
+  """The lower, the better. What moves leaves more for others to do."""
+  is_over = plan.peak_bytes > limit
+  return is_over, is_over and not plan.transfers, plan.seconds
 
 
 def _tidied(plan: Profile, limit: int) -> Profile:
