@@ -60,6 +60,7 @@ Row = dict[str, Any]
 # How to build a step with other blocks, and its blocks.
 _BUILDERS: Mapping[str, tuple[Callable[..., zoo.Step], type[nn.Module]]] = {
   "gpt2_small": (language.gpt2_small, layers.Block),
+  "gpt2_4_layers": (language.gpt2_4_layers, layers.Block),
   "scan_transformer": (language.scan_transformer, layers.Block),
   "llama_lora": (lora.llama_lora, lora.Block),
   "vit_b16": (vision.vit_b16, layers.Block),
@@ -83,6 +84,13 @@ def _policies(platform: str) -> dict[str, Any]:
   return found
 
 
+def _built(model: str) -> zoo.Step:
+  """Builds a step of the zoo, or one that only `_BUILDERS` has."""
+  if model in _BUILDERS and model not in zoo.MODELS:
+    return _BUILDERS[model][0](_BATCH.value, _SIZE.value)
+  return zoo.build(model, _BATCH.value, size=_SIZE.value)
+
+
 def _on_host(step: zoo.Step) -> zoo.Step:
   """Leaves on the host what the flags say."""
   numbers = [int(number) for number in _ON_HOST.value]
@@ -104,7 +112,7 @@ class _Case:
     self._model = model
     self._target = target
     self._platform = target.platform
-    self._step = _on_host(zoo.build(model, _BATCH.value, size=_SIZE.value))
+    self._step = _on_host(_built(model))
     options = jaxmem.Options(effort=cast(Any, _EFFORT.value))
     self._request = hook.Request(options=options, target=target)
     self._compile_s = 0.0

@@ -104,9 +104,16 @@ _GPT2_SHAPES = {"full": Shape(), "small": SMALL, "tiny": TINY}
 
 
 def _gpt2(
-  name: str, scanned: bool, batch: int, size: str, block: type[nn.Module]
+  name: str,
+  scanned: bool,
+  batch: int,
+  size: str,
+  block: type[nn.Module],
+  num_layers: int | None = None,
 ) -> training.Step:
   shape = _GPT2_SHAPES[size]
+  if num_layers is not None:
+    shape = dataclasses.replace(shape, num_layers=num_layers)
   return training.make_step(
     name,
     Gpt2(shape, scanned, block),
@@ -117,10 +124,20 @@ def _gpt2(
 
 
 def gpt2_small(
-  batch: int, size: str, block: type[nn.Module] = layers.Block
+  batch: int,
+  size: str,
+  block: type[nn.Module] = layers.Block,
+  num_layers: int | None = None,
 ) -> training.Step:
   """Builds GPT-2 small: 12 unrolled layers, 512 of its 1,024 positions."""
-  return _gpt2("gpt2_small", False, batch, size, block)
+  return _gpt2("gpt2_small", False, batch, size, block, num_layers)
+
+
+def gpt2_4_layers(
+  batch: int, size: str, block: type[nn.Module] = layers.Block
+) -> training.Step:
+  """Builds GPT-2 small with its first four layers alone."""
+  return gpt2_small(batch, size, block, num_layers=4)
 
 
 def scan_transformer(
