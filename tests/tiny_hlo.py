@@ -66,8 +66,10 @@ def jaxlib(version: str) -> Iterator[None]:
   """Makes modules look to the models as they do to a version's XLA."""
   with mock.patch.object(importlib.metadata, "version", lambda _: version):
     xla_version.is_at_least.cache_clear()
-    yield
-  xla_version.is_at_least.cache_clear()
+    try:
+      yield
+    finally:
+      xla_version.is_at_least.cache_clear()
 
 
 class ComputationBuilder:

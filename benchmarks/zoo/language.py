@@ -124,20 +124,17 @@ def _gpt2(
 
 
 def gpt2_small(
-  batch: int,
-  size: str,
-  block: type[nn.Module] = layers.Block,
-  num_layers: int | None = None,
+  batch: int, size: str, block: type[nn.Module] = layers.Block
 ) -> training.Step:
   """Builds GPT-2 small: 12 unrolled layers, 512 of its 1,024 positions."""
-  return _gpt2("gpt2_small", False, batch, size, block, num_layers)
+  return _gpt2("gpt2_small", False, batch, size, block)
 
 
 def gpt2_4_layers(
   batch: int, size: str, block: type[nn.Module] = layers.Block
 ) -> training.Step:
   """Builds GPT-2 small with its first four layers alone."""
-  return gpt2_small(batch, size, block, num_layers=4)
+  return _gpt2("gpt2_small", False, batch, size, block, num_layers=4)
 
 
 def scan_transformer(

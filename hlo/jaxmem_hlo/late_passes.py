@@ -39,16 +39,12 @@ def apply_late_passes(module: Module, platform: str) -> Module:
     return module
   proto = hlo_pb2.Module()
   proto.CopyFrom(module.proto)
+  sequences = proto.schedule.sequences
   for computation in proto.computations:
-    sequences = proto.schedule.sequences
-    sequence = None
-    if computation.id in sequences:
-      sequence = sequences[computation.id].instruction_ids
     gone = _expand(computation, has_tuples)
-    if sequence is not None and gone:
-      kept = [i for i in sequence if i not in gone]
-      del sequence[:]
-      sequence.extend(kept)
+    if gone and computation.id in sequences:
+      ids = sequences[computation.id].instruction_ids
+      ids[:] = [i for i in ids if i not in gone]
   return Module(proto)
 
 
@@ -141,8 +137,8 @@ def _replacements(
       if source.opcode == "tuple":
         instead[instruction.id] = source.operand_ids[instruction.tuple_index]
     elif instruction.opcode == "tuple" and not has_tuples:
-      operands = (by_id[_follow(instead, o)] for o in instruction.operand_ids)
-      whole = _whole(instruction, [*operands])
+      operands = [by_id[_follow(instead, o)] for o in instruction.operand_ids]
+      whole = _whole(operands)
       if whole is not None:
         source = by_id[_follow(instead, whole)]
         if shapes.same_shape(source.shape, instruction.shape):
@@ -150,15 +146,8 @@ def _replacements(
   return instead
 
 
-def _whole(
-  made: hlo_pb2.Instruction, operands: Sequence[hlo_pb2.Instruction]
-) -> int | None:
-  """Of what a tuple holds all elements in order, if of anything.
-
-  Args:
-    made: The tuple.
-    operands: What it is made of.
-  """
+def _whole(operands: Sequence[hlo_pb2.Instruction]) -> int | None:
+  """Of what operands are elements 0, 1, and so on, if of anything."""
   sources = {o.operand_ids[0] for o in operands if o.opcode == _ELEMENT}
   if len(sources) != 1 or any(
     o.opcode != _ELEMENT or o.tuple_index != n for n, o in enumerate(operands)

@@ -7,7 +7,6 @@ choice has to know them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
@@ -58,7 +57,7 @@ def from_module(
   """
   rules = rules or recompute_rules.recomputable(model.module, model.analysis)
   builder = _Builder(model, entry, order, seconds, slots, sharing, rules)
-  return dataclasses.replace(builder.build(), move_seconds=move_seconds)
+  return builder.build(move_seconds)
 
 
 class _Builder:
@@ -91,7 +90,7 @@ class _Builder:
       (b.size_bytes for b in entry.graph.buffers if self._is_slot(b)), default=0
     )
 
-  def build(self) -> BudgetProblem:
+  def build(self, move_seconds: float) -> BudgetProblem:
     graph = self._entry.graph
     steps = []
     for node_number in self._order:
@@ -119,6 +118,7 @@ class _Builder:
       ),
       units=tuple(units),
       slot_bytes=graph.base_bytes if self._are_slots_free else 0,
+      move_seconds=move_seconds,
     )
 
   # Values.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from jaxmem_hlo import aliasing, shapes
 from jaxmem_hlo.module import Computation, Instruction, Module
+from jaxmem_hlo.post_order import list_in_post_order
 from jaxmem_hlo.proto import hlo_pb2
 
 # Fusions whose kernel XLA derives from the body alone.
@@ -68,9 +69,9 @@ def part_of_body(
     outputs: Indices of the outputs to keep, ascending, at least one.
 
   Returns:
-    A new body, whose instructions have the ids of the old one, and the numbers
-    of the parameters that are left. With one output the body returns an array,
-    otherwise a tuple.
+    A new body, listed in XLA's post order, whose instructions have the ids of
+    the old one, and the numbers of the parameters that are left. With one
+    output the body returns an array, otherwise a tuple.
   """
   roots = [body.root.operands[k] for k in outputs]
   needed = _needed(body, roots)
@@ -93,6 +94,7 @@ def part_of_body(
     predecessors = [i for i in proto.control_predecessor_ids if i in needed]
     proto.control_predecessor_ids[:] = predecessors
   part.root_id = body.root.id if len(outputs) > 1 else roots[0]
+  list_in_post_order(part)
   _set_program_shape(part)
   return part, kept
 

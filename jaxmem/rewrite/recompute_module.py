@@ -58,7 +58,6 @@ class ModuleEditor:
     """
     copy = hlo_pb2.Computation()
     copy.CopyFrom(source)
-    is_part = source is not self._module.by_id[source.id].proto
     copy.id = self._next_computation
     self._next_computation += 1
     copy.name = self.fresh_name(f"{source.name}.{suffix}")
@@ -78,8 +77,6 @@ class ModuleEditor:
         self.add_computation(self._module.by_id[c].proto, suffix)
         for c in proto.called_computation_ids
       ]
-    if is_part:
-      list_in_post_order(copy)
     if self._module.is_scheduled(source.id):
       sequence = self._module.proto.schedule.sequences[source.id]
       self._sequences[copy.id] = [moved[i] for i in sequence.instruction_ids]
