@@ -29,8 +29,9 @@ import jaxmem
 from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers, lora, vision
-from jaxmem import cost, dump, hook, targets, variants
+from jaxmem import cost, dump, mark, targets, variants
 from jaxmem.capture import Capture
+from jaxmem.hook import Request
 from jaxmem.limit_plan import LimitPlan
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
@@ -114,7 +115,7 @@ class _Case:
     self._platform = target.platform
     self._step = _on_host(_built(model))
     options = jaxmem.Options(effort=cast(Any, _EFFORT.value))
-    self._request = hook.Request(options=options, target=target)
+    self._request = Request(options=options, target=target)
     self._compile_s = 0.0
     self._num_compiles = 0
     module = self._module(self._trace(self._step))
@@ -223,10 +224,10 @@ class _Case:
       module, _ = self._request.read(data, platform)
       return plan.apply(module).to_bytes()
 
-    tag = hook.new_tag()
+    tag = mark.new_tag()
     transform.add_handler(tag, rewrite)
     try:
-      return self._temp_bytes(hook.with_mark(traced, tag))
+      return self._temp_bytes(mark.with_mark(traced, tag))
     finally:
       transform.remove_handler(tag)
 

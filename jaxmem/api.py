@@ -11,8 +11,9 @@ from typing import Any
 import jax
 from jaxmem_hlo import transform
 
-from jaxmem import hook, kept_jit, session, targets, units, variants
+from jaxmem import kept_jit, mark, session, targets, units, variants
 from jaxmem.capture import Capture
+from jaxmem.hook import Request
 from jaxmem.jaxpr import wrap
 from jaxmem.options import Options
 from jaxmem.plan import Plan
@@ -69,12 +70,12 @@ def jit(
     )
   _check_callable(fun)
   limit_bytes = _limit_bytes(memory_limit, None)
-  request = hook.Request(options=options, limit_bytes=limit_bytes)
+  request = Request(options=options, limit_bytes=limit_bytes)
   tag = options.tag(f"{__version__}|{limit_bytes}")
   transform.add_handler(tag, request.rewrite)
   if limit_bytes is not None:
     fun = _changed_to_fit(fun, request, jit_kwargs)
-  jitted = jax.jit(hook.marked(fun, tag), **jit_kwargs)
+  jitted = jax.jit(mark.marked(fun, tag), **jit_kwargs)
   return kept_jit.KeptJit(jitted) if options.keep_arena else jitted
 
 
@@ -119,7 +120,7 @@ def plan(
       " undecorated function, and jit's keywords to plan."
     )
   device = None if target is None else targets.get(target)
-  request = hook.Request(
+  request = Request(
     options=options or Options(),
     limit_bytes=_limit_bytes(memory_limit, device),
     target=device,
@@ -130,7 +131,7 @@ def plan(
 
 
 def _changed_to_fit(
-  fun: Callable[..., Any], request: hook.Request, jit_kwargs: dict[str, Any]
+  fun: Callable[..., Any], request: Request, jit_kwargs: dict[str, Any]
 ) -> Callable[..., Any]:
   """Wraps a step: less waits for its backward pass, if need be.
 

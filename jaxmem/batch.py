@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxmem import hook, session, targets, units
+from jaxmem import session, targets, units
+from jaxmem.errors import InfeasibleError
+from jaxmem.hook import Request
 from jaxmem.options import Options
-from jaxmem.plan import InfeasibleError, Plan
+from jaxmem.plan import Plan
 from jaxmem.progress import Progress
 
 # (step, args) or (step, args, jit_kwargs).
@@ -82,7 +84,7 @@ def max_batch(
   limit_bytes = units.parse_bytes(
     0.9 if limit is None else limit, total_bytes=total, name="limit"
   )
-  request = hook.Request(
+  request = Request(
     options=options or Options(), limit_bytes=limit_bytes, target=device
   )
   search = _Search(step_factory, request, multiple_of)
@@ -98,7 +100,7 @@ class _Search:
   def __init__(
     self,
     step_factory: Callable[[int], Step],
-    request: hook.Request,
+    request: Request,
     multiple_of: int,
   ):
     assert request.limit_bytes is not None

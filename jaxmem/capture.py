@@ -10,7 +10,8 @@ import jax
 from jaxmem_hlo import transform
 from jaxmem_hlo.module import Module
 
-from jaxmem import hook
+from jaxmem import mark
+from jaxmem.hook import Request
 from jaxmem.limit_plan import LimitPlanner
 
 Lower = Callable[[jax.stages.Traced], jax.stages.Lowered]
@@ -33,7 +34,7 @@ class Capture:
     self,
     lower: Lower,
     compiler_options: dict[str, Any] | None,
-    request: hook.Request,
+    request: Request,
   ):
     self._lower = lower
     self._compiler_options = compiler_options
@@ -75,11 +76,11 @@ class Capture:
   def _compile(
     self, traced: jax.stages.Traced, handler: transform.Handler
   ) -> jax.stages.Compiled:
-    tag = hook.new_tag()
+    tag = mark.new_tag()
     self._data = b""
     transform.add_handler(tag, handler)
     try:
-      lowered = self._lower(hook.with_mark(traced, tag))
+      lowered = self._lower(mark.with_mark(traced, tag))
       return lowered.compile(compiler_options=self._compiler_options)
     finally:
       transform.remove_handler(tag)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxmem_hlo.assignment import AssignmentModel
@@ -22,15 +21,13 @@ from jaxmem import liveness
 from jaxmem.cost import copies
 from jaxmem.cost.rates import Rates
 from jaxmem.cost.roofline import instruction_costs
+from jaxmem.decision import ModulePlan
 from jaxmem.extract import ComputationGraph, from_hlo
 
 # How often, and by what share at least, a limit of live bytes is lowered: what
 # XLA's packing makes of them has to fit.
 _NUM_TRIES = 8
 _STEP = 0.02
-
-if TYPE_CHECKING:
-  from jaxmem.module_plan import ModulePlan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

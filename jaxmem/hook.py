@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import itertools
-import os
-import time
-from collections.abc import Callable
-from typing import Any
 
 import jax
 from jaxmem_hlo import transform
@@ -18,16 +12,15 @@ from jaxmem_hlo.module import Module
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem import cost, targets
-from jaxmem.jaxpr import internals
+from jaxmem.decision import ModulePlan
+from jaxmem.errors import InfeasibleError
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
-from jaxmem.module_plan import ModulePlan, plan_module
+from jaxmem.module_plan import plan_module
 from jaxmem.options import Options
-from jaxmem.plan import InfeasibleError
 from jaxmem.rewrite import fetch_arguments
 
 Decided = ModulePlan | LimitPlan
 
-_plan_numbers = itertools.count()
 # A plan is a list of ids. Where more are asked for, modules are planned anew.
 _MAX_REMEMBERED = 8
 
@@ -157,38 +150,6 @@ def apply(
   if not decided.is_changed and not always:
     return None
   return decided.apply(module).to_bytes()
-
-
-def marked(fun: Callable[..., Any], tag: str) -> Callable[..., Any]:
-  """Wraps a function so that its modules carry a mark.
-
-  The compiler hook is installed when jax first traces the function: no
-  earlier, since that initialises jax's backends, and always before a compile.
-  """
-
-  @functools.wraps(fun)
-  def step(*args: Any, **kwargs: Any) -> Any:
-    transform.install()
-    return fun(*args, **kwargs)
-
-  name = getattr(fun, "__name__", type(fun).__name__)
-  step.__name__ = transform.mark(name, tag)
-  return step
-
-
-def with_mark(traced: jax.stages.Traced, tag: str) -> jax.stages.Traced:
-  """Returns a traced function whose modules carry a mark; see `marked`."""
-  transform.install()
-  return internals.with_name(traced, transform.mark(traced.fun_name, tag))
-
-
-def new_tag() -> str:
-  """Returns a tag that no other process or call uses.
-
-  It makes the module's name, and with it the key in a persistent compilation
-  cache, new: a cached program would not pass by the hook.
-  """
-  return f"plan{os.getpid()}n{next(_plan_numbers)}t{time.time_ns()}"
 
 
 def _local_target(platform: str) -> str:

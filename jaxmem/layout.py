@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
 from jaxmem_hlo.allocation import Allocation, Assignment
 from jaxmem_hlo.module import Module
 
-from jaxmem.plan import Layout, PlannedBuffer
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBuffer:
+  """Where one value lives, and when.
+
+  Attributes:
+    name: The instruction that defines it, with its output index.
+    size_bytes: Its size.
+    allocation: "temp", or the slot it lies in: "argument 3", "output 0".
+    offset_bytes: Where in the allocation.
+    start: First step at which it is live, on the flattened schedule.
+    end: One past the last such step.
+    source: Where in the user's program it comes from.
+  """
+
+  name: str
+  size_bytes: int
+  allocation: str
+  offset_bytes: int
+  start: int
+  end: int
+  source: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+  """All buffers of one version of the program, and its live bytes.
+
+  Attributes:
+    buffers: Every value that is not a constant.
+    peak_step: The step with the most live bytes in the temp allocation.
+    max_live_bytes: Live bytes of the temp allocation at that step.
+    temp_bytes: Size of the temp allocation.
+    num_steps: Length of the flattened schedule.
+  """
+
+  buffers: tuple[PlannedBuffer, ...]
+  peak_step: int
+  max_live_bytes: int
+  temp_bytes: int
+  num_steps: int
+
+  @property
+  def fragmentation_bytes(self) -> int:
+    """Bytes of the temp allocation beyond its most live bytes."""
+    return self.temp_bytes - self.max_live_bytes
+
+  def at_peak(self) -> list[PlannedBuffer]:
+    """Returns the temporaries live at the peak, largest first.
+
+    Of several values at one place, the one that came last is named.
+    """
+    found = {
+      b.offset_bytes: b
+      for b in sorted(self.buffers, key=lambda b: (b.start, b.name))
+      if b.allocation == "temp" and b.start <= self.peak_step < b.end
+    }
+    return sorted(found.values(), key=lambda b: (-b.size_bytes, b.name))
 
 
 def describe(module: Module, assignment: Assignment) -> Layout:

@@ -24,16 +24,12 @@ from jaxmem import cost, units
 from jaxmem.budget.base import LAST_VIEWS, VIEWS, Base, Fit, View
 from jaxmem.budget.edits import Edits
 from jaxmem.budget.refine import refine
+from jaxmem.decision import ModulePlan
+from jaxmem.errors import InfeasibleError, name_buffers
 from jaxmem.extract import from_hlo
 from jaxmem.hidden_copies import hide_copies
-from jaxmem.module_plan import (
-  ModulePlan,
-  paused_collector,
-  plan_module,
-  verify_module,
-)
+from jaxmem.module_plan import paused_collector, plan_module, verify_module
 from jaxmem.options import Options
-from jaxmem.plan import InfeasibleError, name_buffers
 from jaxmem.rewrite import apply_edits
 
 # Of the room: the first limit of live bytes. XLA packs most orders so tightly;

@@ -16,7 +16,7 @@ import gc
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from jaxmem_hlo import replay, schedule
 from jaxmem_hlo.assignment import AssignmentModel
@@ -24,13 +24,12 @@ from jaxmem_hlo.dataflow import UnsupportedModuleError
 from jaxmem_hlo.module import Computation, Module
 
 from jaxmem import bounds, cost, liveness, order, validate
+from jaxmem.decision import ModulePlan, Status
 from jaxmem.extract import CalleePeak, ComputationGraph, from_hlo
 from jaxmem.graph import Graph
 from jaxmem.hidden_copies import hide_planned_copies
 from jaxmem.options import Options
 from jaxmem.rewrite import find_copies
-
-Status = Literal["optimal", "feasible", "baseline"]
 
 # Live bytes this close to the bound count as meeting it: solvers call a gap of
 # 1e-4 proven optimal, and so does this.
@@ -43,55 +42,6 @@ _ALIKE = 1.002
 _MIN_NODES = 3
 _MAX_PRICED = 8
 _QUICK_FLOWS = 20
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModulePlan:
-  """What was decided for a module. Bytes are temporaries as XLA counts them.
-
-  Attributes:
-    platform: "cpu" or "cuda".
-    orders: Computation id -> instruction ids in execution order, for the
-      computations whose order changes.
-    removed_copies: Ids of the entry's copies that become bitcasts.
-    kept_copy_bytes: Why other copies of the entry stay -> their bytes.
-    baseline_bytes: Predicted for XLA's own order.
-    planned_bytes: Predicted for the plan.
-    lower_bound_bytes: No order of this module needs fewer.
-    status: "optimal" if no order has fewer live bytes at its peak and XLA's
-      packing adds less than one percent to them, "baseline" if XLA's own order
-      is kept without that proof, else "feasible".
-    method: What found the order.
-    search_proved: Whether the search proved its best order optimal in the
-      model where empty slots are free.
-    num_instructions: Of the whole timeline.
-    num_pinned: Instructions of the entry that keep their mutual order.
-    seconds: Wall time of planning.
-  """
-
-  platform: str
-  orders: Mapping[int, tuple[int, ...]]
-  removed_copies: tuple[int, ...]
-  kept_copy_bytes: Mapping[str, int]
-  baseline_bytes: int
-  planned_bytes: int
-  lower_bound_bytes: int
-  status: Status
-  method: str
-  search_proved: bool
-  num_instructions: int
-  num_pinned: int
-  seconds: float
-
-  @property
-  def is_changed(self) -> bool:
-    """Whether the plan differs from XLA's."""
-    return bool(self.orders or self.removed_copies)
-
-  def apply(self, module: Module) -> Module:
-    """Returns the module that was planned, as planned."""
-    changed = module.with_bitcasts(self.removed_copies)
-    return changed.with_schedules(self.orders)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,28 +13,13 @@ from jaxmem_hlo.replay import ReplayReport
 
 from jaxmem import units
 from jaxmem.donation import DonationAdvice, donation_lines
+from jaxmem.layout import Layout, PlannedBuffer
 
 if TYPE_CHECKING:
   from jaxmem.frontier import Frontier
 
 _FORMAT = 3
 _NUM_TOP_BUFFERS = 8
-_NUM_NAMED = 3
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NeededBuffer:
-  """A buffer that every plan needs at the step that needs most.
-
-  Attributes:
-    name: The instruction that defines it, with its output index.
-    size_bytes: Its size.
-    source: Where in the user's program it comes from.
-  """
-
-  name: str
-  size_bytes: int
-  source: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,96 +39,6 @@ class HostTraffic:
   from_host_bytes: int
   step_s: float
   waiting_s: float
-
-
-def name_buffers(buffers: Sequence[NeededBuffer]) -> str:
-  """Names the first of some buffers, with sizes and sources, for a message."""
-  return "; ".join(
-    f"{b.name} ({units.format_bytes(b.size_bytes)}) {b.source}".rstrip()
-    for b in buffers[:_NUM_NAMED]
-  )
-
-
-class InfeasibleError(ValueError):
-  """No plan that was found fits the memory limit.
-
-  Attributes:
-    smallest_bytes: Total bytes of the smallest plan found.
-    lower_bound_bytes: No plan of this program needs fewer.
-    buffers: The largest of those that force the bound, if they are known.
-  """
-
-  def __init__(
-    self,
-    message: str,
-    *,
-    smallest_bytes: int,
-    lower_bound_bytes: int,
-    buffers: Sequence[NeededBuffer] = (),
-  ):
-    super().__init__(message)
-    self.smallest_bytes = smallest_bytes
-    self.lower_bound_bytes = lower_bound_bytes
-    self.buffers = tuple(buffers)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedBuffer:
-  """Where one value lives, and when.
-
-  Attributes:
-    name: The instruction that defines it, with its output index.
-    size_bytes: Its size.
-    allocation: "temp", or the slot it lies in: "argument 3", "output 0".
-    offset_bytes: Where in the allocation.
-    start: First step at which it is live, on the flattened schedule.
-    end: One past the last such step.
-    source: Where in the user's program it comes from.
-  """
-
-  name: str
-  size_bytes: int
-  allocation: str
-  offset_bytes: int
-  start: int
-  end: int
-  source: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Layout:
-  """All buffers of one version of the program, and its live bytes.
-
-  Attributes:
-    buffers: Every value that is not a constant.
-    peak_step: The step with the most live bytes in the temp allocation.
-    max_live_bytes: Live bytes of the temp allocation at that step.
-    temp_bytes: Size of the temp allocation.
-    num_steps: Length of the flattened schedule.
-  """
-
-  buffers: tuple[PlannedBuffer, ...]
-  peak_step: int
-  max_live_bytes: int
-  temp_bytes: int
-  num_steps: int
-
-  @property
-  def fragmentation_bytes(self) -> int:
-    """Bytes of the temp allocation beyond its most live bytes."""
-    return self.temp_bytes - self.max_live_bytes
-
-  def at_peak(self) -> list[PlannedBuffer]:
-    """Returns the temporaries live at the peak, largest first.
-
-    Of several values at one place, the one that came last is named.
-    """
-    found = {
-      b.offset_bytes: b
-      for b in sorted(self.buffers, key=lambda b: (b.start, b.name))
-      if b.allocation == "temp" and b.start <= self.peak_step < b.end
-    }
-    return sorted(found.values(), key=lambda b: (-b.size_bytes, b.name))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,16 +18,19 @@ from jaxmem import (
   cost,
   donation,
   dump,
-  frontier,
-  hook,
+  frontier_search,
   layout,
+  mark,
   signature,
   targets,
   variants,
 )
 from jaxmem.capture import Capture
+from jaxmem.errors import InfeasibleError
+from jaxmem.frontier import Frontier
+from jaxmem.hook import Decided, Request, apply
 from jaxmem.limit_plan import LimitPlan
-from jaxmem.plan import Budget, HostTraffic, InfeasibleError, Plan
+from jaxmem.plan import Budget, HostTraffic, Plan
 from jaxmem.progress import Progress
 from jaxmem.version import __version__
 
@@ -48,7 +51,7 @@ class _Captured:
 
   module: Module | None = None
   platform: str = ""
-  plan: hook.Decided | None = None
+  plan: Decided | None = None
   error: Exception | None = None
 
 
@@ -65,7 +68,7 @@ class Session:
     self,
     fun: Callable[..., Any],
     jit_kwargs: dict[str, Any],
-    request: hook.Request,
+    request: Request,
   ):
     self._fun = fun
     self._jit_kwargs = jit_kwargs
@@ -84,7 +87,7 @@ class Session:
       InfeasibleError: If no plan meets the request's limit.
       RuntimeError: If the step cannot be planned.
     """
-    tag = hook.new_tag()
+    tag = mark.new_tag()
     progress = Progress()
     if self._device is not None and self._device.platform == "cuda":
       self._device.topology()
@@ -98,7 +101,7 @@ class Session:
       baseline = self._compile_baseline(traced, capture)
       progress.show("planning and compiling the plan")
       variant = variants.pick(traced, capture, self._request)
-      planned = self._compile(hook.with_mark(variant.traced, tag))
+      planned = self._compile(mark.with_mark(variant.traced, tag))
     finally:
       transform.remove_handler(tag)
       progress.close()
@@ -132,7 +135,7 @@ class Session:
       module, is_changed = self._request.read(data, platform)
       captured.module, captured.platform = module, platform
       captured.plan = self._request.decide(module, platform)
-      return hook.apply(module, captured.plan, always=is_changed)
+      return apply(module, captured.plan, always=is_changed)
     except Exception as error:  # Reported by plan itself, in _result.
       captured.error = error
       return None
@@ -173,10 +176,10 @@ class Session:
 
   def _replay(self, traced: jax.stages.Traced) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""
-    tag = hook.new_tag()
+    tag = mark.new_tag()
     transform.add_handler(tag, self._request.rewrite)
     try:
-      lowered = self._lower(hook.with_mark(traced, tag))
+      lowered = self._lower(mark.with_mark(traced, tag))
       real = dump.compile_and_read(lowered, self._compiler_options())
     finally:
       transform.remove_handler(tag)
@@ -184,11 +187,13 @@ class Session:
       Module(real.hlo_module), real.buffer_assignment, self._captured.platform
     )
 
-  def _frontier(self, limits: Sequence[int] | None) -> frontier.Frontier:
+  def _frontier(self, limits: Sequence[int] | None) -> Frontier:
     module = self._captured.module
     assert module is not None
     planner = self._request.planner(module, self._captured.platform)
-    return frontier.compute(planner, limits, self._name(), self._target())
+    return frontier_search.compute(
+      planner, limits, self._name(), self._target()
+    )
 
   def _name(self) -> str:
     return getattr(self._fun, "__name__", type(self._fun).__name__)
@@ -266,7 +271,7 @@ class Session:
     )
 
 
-def _status(decided: hook.Decided) -> str:
+def _status(decided: Decided) -> str:
   if not isinstance(decided, LimitPlan):
     return decided.status
   return "feasible" if decided.edits else decided.base.status

@@ -18,11 +18,12 @@ import jax
 from jax.extend import core
 from jaxmem_hlo.module import Module
 
-from jaxmem import blocks, cost, hook, scan
+from jaxmem import blocks, cost, scan
 from jaxmem.capture import Capture
+from jaxmem.errors import InfeasibleError
+from jaxmem.hook import Request
 from jaxmem.jaxpr import internals
 from jaxmem.limit_plan import LimitPlan, LimitPlanner
-from jaxmem.plan import InfeasibleError
 from jaxmem.scan.step import SaveBytes
 
 # A plan that adds less of the step's time is not worth further compiles.
@@ -80,7 +81,7 @@ class Variant:
 def stacking_less(
   traced: jax.stages.Traced,
   save_bytes: SaveBytes,
-  request: hook.Request,
+  request: Request,
   platform: str,
 ) -> Variant:
   """Returns the version of a step whose loops stack less.
@@ -129,7 +130,7 @@ def recomputing_blocks(
 
 
 def pick(
-  traced: jax.stages.Traced, capture: Capture, request: hook.Request
+  traced: jax.stages.Traced, capture: Capture, request: Request
 ) -> Variant:
   """Finds the version with which the step fits the limit at the least cost.
 
@@ -161,7 +162,7 @@ def pick(
 
 
 def smallest_bytes(
-  traced: jax.stages.Traced, capture: Capture, request: hook.Request
+  traced: jax.stages.Traced, capture: Capture, request: Request
 ) -> int:
   """Returns the bytes of the smallest whole program that is found.
 
@@ -178,7 +179,7 @@ def smallest_bytes(
 
 
 def _small_versions(
-  traced: jax.stages.Traced, request: hook.Request, platform: str
+  traced: jax.stages.Traced, request: Request, platform: str
 ) -> Iterator[Variant]:
   """Yields the versions that may take the fewest bytes."""
   if _stacked_bytes(traced.jaxpr, request):
@@ -226,9 +227,7 @@ class _Tried:
 class _Search:
   """Compiles versions of a step, and fits the promising ones."""
 
-  def __init__(
-    self, as_written: Variant, capture: Capture, request: hook.Request
-  ):
+  def __init__(self, as_written: Variant, capture: Capture, request: Request):
     assert request.limit_bytes is not None
     self._traced = as_written.traced
     self._capture = capture
@@ -461,7 +460,7 @@ def _equation_seconds(recomputed: blocks.Recomputed) -> float:
   return recomputed.again_s + _FUSED_WEIGHT * recomputed.fused_s
 
 
-def _stacked_bytes(jaxpr: core.Jaxpr, request: hook.Request) -> int:
+def _stacked_bytes(jaxpr: core.Jaxpr, request: Request) -> int:
   """Returns what loops of a step stack that could be dropped."""
   # Only seconds depend on the rates, and these are not asked for here.
   candidates, _ = scan.find_candidates(jaxpr, request.rates("cpu"))

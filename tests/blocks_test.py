@@ -13,13 +13,14 @@ from absl.testing import absltest, parameterized
 
 import jaxmem
 from benchmarks.zoo import language, training
-from jaxmem import blocks, cost, hook, variants
+from jaxmem import blocks, cost, variants
 from jaxmem.blocks.find import find_blocks
 from jaxmem.blocks.fused import fused_seconds
 from jaxmem.blocks.keep import choose_kept, is_heavy_eqn
 from jaxmem.blocks.recipe import make_groups, make_recipe
 from jaxmem.blocks.values import Values, num_bytes
 from jaxmem.capture import Capture
+from jaxmem.hook import Request
 from jaxmem.jaxpr.flatten import flatten
 from jaxmem.scan.cost import equation_seconds, product_flops
 
@@ -313,7 +314,7 @@ def _limit(fraction):
 def _pick(limit):
   step, args = blocks_cases.CASES["branches"]()
   options = jaxmem.Options(effort="fast")
-  request = hook.Request(options=options, limit_bytes=limit)
+  request = Request(options=options, limit_bytes=limit)
   capture = Capture(lambda traced: traced.lower(), None, request)
   return variants.pick(jax.jit(step).trace(*args), capture, request)
 

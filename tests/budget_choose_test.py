@@ -6,7 +6,7 @@ from absl.testing import absltest, parameterized
 
 from jaxmem.budget import choose, exact, greedy, lower_bound, pool, validate
 from jaxmem.budget.events import Profile
-from jaxmem.plan import InfeasibleError
+from jaxmem.errors import InfeasibleError
 
 # Plans of more events than this are not looked at by brute force.
 _MOST_EVENTS = 3

@@ -16,6 +16,7 @@ from watched import WatchedTest, arrays, branches
 
 import jaxmem
 from jaxmem import hook, module_plan, order
+from jaxmem.decision import ModulePlan
 from jaxmem.order import OrderResult
 
 
@@ -138,9 +139,7 @@ class FaultTest(WatchedTest):
       self.check(num_warnings=1)
 
   def test_the_plan_cannot_be_applied(self):
-    with mock.patch.object(
-      module_plan.ModulePlan, "apply", side_effect=KeyError(3)
-    ):
+    with mock.patch.object(ModulePlan, "apply", side_effect=KeyError(3)):
       self.check(num_warnings=1)
 
   def test_plan_says_that_it_failed_and_why(self):

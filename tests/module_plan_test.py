@@ -23,7 +23,7 @@ _DIGEST = """
 import hashlib, sys
 import record_modules
 from jaxmem import Options
-from jaxmem.module_plan import plan_module
+from jaxmem.module_plan import (plan_module)
 for name in sys.argv[1:]:
   recorded = record_modules.load(name)
   plan = plan_module(recorded.module, recorded.platform, Options())

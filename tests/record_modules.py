@@ -29,6 +29,7 @@ from jaxmem_hlo.module import Module
 import jaxmem
 from benchmarks import zoo
 from jaxmem import extract, hook, module_plan, targets
+from jaxmem.decision import ModulePlan
 
 _FOLDER = pathlib.Path(__file__).parent / "testdata"
 _numbers = itertools.count()
@@ -119,7 +120,7 @@ class Pair:
   baseline: Any
   planned: Any
   module: Module
-  plan: module_plan.ModulePlan
+  plan: ModulePlan
 
   @property
   def baseline_bytes(self) -> int:
@@ -151,7 +152,7 @@ def compile_both(
     compiler_options: XLA's, for both.
     **jit_kwargs: Passed to `jax.jit` and `jaxmem.jit`.
   """
-  seen: list[tuple[bytes, module_plan.ModulePlan]] = []
+  seen: list[tuple[bytes, ModulePlan]] = []
   plan_module = module_plan.plan_module
 
   def watch(module: Module, *args: Any) -> Any:

@@ -15,6 +15,7 @@ import jaxmem
 from benchmarks import zoo
 from jaxmem import cost, hook, scan, targets, variants
 from jaxmem.capture import Capture
+from jaxmem.hook import Request
 from jaxmem.limit_plan import LimitPlan
 
 _OPTIONS = jaxmem.Options(effort="fast")
@@ -39,7 +40,7 @@ def _pick(request):
 
 def _planned(limit_fraction):
   """Returns a request, a module of its step, and a plan without edits."""
-  request = hook.Request(options=_OPTIONS, limit_bytes=_limit(limit_fraction))
+  request = Request(options=_OPTIONS, limit_bytes=_limit(limit_fraction))
   capture = _capture(request)
   module = capture.module(_traced())
   return request, module, capture.planner(module).fit(_limit(1.0))
@@ -56,11 +57,11 @@ def _limit(fraction):
 class RememberTest(parameterized.TestCase):
   @parameterized.parameters(1.0, 0.5, 0.05)
   def test_what_is_remembered_is_what_planning_anew_finds(self, fraction):
-    request = hook.Request(options=_OPTIONS, limit_bytes=_limit(fraction))
+    request = Request(options=_OPTIONS, limit_bytes=_limit(fraction))
     variant = _pick(request)
     self.assertLen(request.remembered, 1)
     module = _capture(request).module(variant.traced)
-    anew = hook.Request(options=_OPTIONS, limit_bytes=_limit(fraction))
+    anew = Request(options=_OPTIONS, limit_bytes=_limit(fraction))
     outcomes = []
     for asked in (request, anew):
       with mock.patch.object(
@@ -95,7 +96,7 @@ class RememberTest(parameterized.TestCase):
     ):
       changed = dataclasses.replace(request, **change)
       self.assertIs(changed.remembered, request.remembered)
-      with mock.patch.object(hook.Request, "planner") as planner:
+      with mock.patch.object(Request, "planner") as planner:
         changed.decide(asked, "cpu")
       planner.assert_called_once()
 
@@ -145,7 +146,7 @@ class TraceTest(absltest.TestCase):
     self.assertEqual(self.traces, ["other"])
     pick.assert_called_once()
     # The plan is remembered, though the version is traced from its jaxpr.
-    with mock.patch.object(hook.Request, "planner") as planner:
+    with mock.patch.object(Request, "planner") as planner:
       compiled = lowered.compile()
     planner.assert_not_called()
     expected = jax.jit(self.step, static_argnames="mode")(
@@ -244,7 +245,7 @@ class TraceTest(absltest.TestCase):
 class ChoiceTest(absltest.TestCase):
   def test_the_cheapest_schedule_is_taken(self):
     limit = _limit(0.7)
-    request = hook.Request(options=_OPTIONS, limit_bytes=limit)
+    request = Request(options=_OPTIONS, limit_bytes=limit)
     made = []
     original = variants.LimitPlanner
 
@@ -266,7 +267,7 @@ class ChoiceTest(absltest.TestCase):
     self.assertEqual(taken.schedule_s, min(fitting))
 
   def test_estimates_are_close_and_say_what_fits(self):
-    request = hook.Request(options=_OPTIONS, limit_bytes=_limit(1.0))
+    request = Request(options=_OPTIONS, limit_bytes=_limit(1.0))
     capture = _capture(request)
     planner = capture.planner(capture.module(_traced()))
     self.assertEqual(planner.estimate(_limit(1.0)), 0.0)
@@ -326,7 +327,7 @@ class MonotoneTest(parameterized.TestCase):
     total_bytes = 10**9
     before = float("inf")
     for limit in range(total_bytes // 3, total_bytes, total_bytes // 40):
-      request = hook.Request(options=_OPTIONS, limit_bytes=limit)
+      request = Request(options=_OPTIONS, limit_bytes=limit)
       capture = _Capture(traced, total_bytes, edits_s, blocks_s)
       variant = variants.pick(traced, capture, request)
       planner = capture.planner(variant.traced)
@@ -341,7 +342,7 @@ class MonotoneTest(parameterized.TestCase):
     planner = None
     before = 0.0
     for share in (0.9, 0.8, 0.7, 0.6):
-      request = hook.Request(options=_OPTIONS)
+      request = Request(options=_OPTIONS)
       if planner is None:
         capture = _capture(request)
         planner = capture.planner(capture.module(traced))
@@ -357,7 +358,7 @@ class MonotoneTest(parameterized.TestCase):
     traced = _traced()
 
     def compiled(limit, edits_s, blocks_s):
-      request = hook.Request(options=_OPTIONS, limit_bytes=limit)
+      request = Request(options=_OPTIONS, limit_bytes=limit)
       capture = _Capture(traced, 1000, edits_s, blocks_s)
       variants.pick(traced, capture, request)
       return capture.num_compiles

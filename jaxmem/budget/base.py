@@ -26,9 +26,9 @@ from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.cost.copies import has_transfers
+from jaxmem.decision import ModulePlan
+from jaxmem.errors import NeededBuffer
 from jaxmem.extract import CalleePeak, Sharing, from_hlo
-from jaxmem.module_plan import ModulePlan
-from jaxmem.plan import NeededBuffer
 from jaxmem.rewrite import RecomputeRules, apply_edits, recomputable
 
 _MAX_SKETCHES = 10

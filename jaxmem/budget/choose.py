@@ -19,7 +19,7 @@ from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.pool import Pool
 from jaxmem.budget.problem import BudgetProblem
-from jaxmem.plan import InfeasibleError, NeededBuffer, name_buffers
+from jaxmem.errors import InfeasibleError, NeededBuffer, name_buffers
 
 Effort = Literal["fast", "normal", "prove"]
 

@@ -9,7 +9,8 @@ from jaxmem.layout import live_bytes
 from jaxmem.report.timeline import Arena, Rectangle, render_html
 
 if TYPE_CHECKING:
-  from jaxmem.plan import Layout, Plan, PlannedBuffer
+  from jaxmem.layout import Layout, PlannedBuffer
+  from jaxmem.plan import Plan
 
 # A slot that holds an argument and the output that follows it has two values;
 # it is drawn when something else moves in between.
