@@ -21,7 +21,7 @@ from typing import Any, cast
 import jax
 from absl import app, flags
 from flax import linen as nn
-from jaxmem_hlo import transform
+from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
@@ -29,10 +29,10 @@ import jaxmem
 from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers, lora, vision
-from jaxmem import cost, dump, mark, targets, variants
-from jaxmem.capture import Capture
-from jaxmem.hook import Request
-from jaxmem.limit_plan import LimitPlan
+from jaxmem import cost, targets
+from jaxmem.compiler import Capture, mark, xla_dump
+from jaxmem.planning import LimitPlan, Request
+from jaxmem.versions import choose
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Examples per step.")
@@ -174,7 +174,7 @@ class _Case:
       targets.compile_options(self._target),
       request,
     )
-    variant = variants.pick(self._trace(self._step), capture, request)
+    variant = choose.pick(self._trace(self._step), capture, request)
     picking_s = time.process_time() - start_s - self._compile_s
     captured = self._module(variant.traced)
     start_s = time.process_time() - picking_s
@@ -225,11 +225,11 @@ class _Case:
       return plan.apply(module).to_bytes()
 
     tag = mark.new_tag()
-    transform.add_handler(tag, rewrite)
+    compiler_hook.add_handler(tag, rewrite)
     try:
       return self._temp_bytes(mark.with_mark(traced, tag))
     finally:
-      transform.remove_handler(tag)
+      compiler_hook.remove_handler(tag)
 
   def add_compile(self, seconds: float) -> None:
     """Counts a compile up to the schedule while a version is picked."""
@@ -270,7 +270,7 @@ class _Case:
     lowered = targets.lower(jitted, self._step.args, {}, target)
     # It recomputes after scheduling, so that only the whole compile shows it.
     options = targets.compile_options(target)
-    compiled = dump.compile_and_read(lowered, options)
+    compiled = xla_dump.compile_and_read(lowered, options)
     return self._as_is(Module(compiled.hlo_module))
 
   def _as_is(self, module: Module) -> Row:
@@ -346,7 +346,7 @@ def main(argv: list[str]) -> None:
       target = targets.get(name)
       if target.platform == "cuda":
         target.topology()
-      transform.install()
+      compiler_hook.install()
       for row in _Case(model, target).rows():
         emit_row(row, _OUTPUT.value)
 

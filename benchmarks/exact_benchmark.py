@@ -21,8 +21,9 @@ from absl import app, flags
 from benchmarks import exact_models
 from benchmarks.row_output import emit_row, versions
 from benchmarks.synthetic import random_graph
-from jaxmem import cpsat, olla
+from jaxmem.experimental import olla
 from jaxmem.order import contract, cpsat_order, refute, search
+from jaxmem.solver import cpsat
 
 _SOURCES = flags.DEFINE_list(
   "sources", ["eager", "jaxpr", "hlo", "random"], "Kinds of graphs."

@@ -11,8 +11,8 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from benchmarks.zoo import layers, training, vision
-from jaxmem import extract, jaxpr
-from jaxmem.graph import Graph
+from jaxmem.experimental import jaxpr_order
+from jaxmem.graph import Graph, from_hlo
 
 
 class Mlp(nn.Module):
@@ -99,8 +99,8 @@ def build_graph(step: training.Step, source: str) -> Graph:
   """Returns the graph of a step: of its jaxpr, or compiled for the CPU."""
   jit_kwargs = dict(step.jit_kwargs)
   if source in ("eager", "jaxpr"):
-    memory: jaxpr.MemoryModel = "eager" if source == "eager" else "xla"
-    return jaxpr.from_function(
+    memory: jaxpr_order.MemoryModel = "eager" if source == "eager" else "xla"
+    return jaxpr_order.from_function(
       step.function, *step.args, jit_kwargs=jit_kwargs, model=memory
     ).graph
   lowered = jax.jit(step.function, **jit_kwargs).lower(*step.args)
@@ -110,4 +110,4 @@ def build_graph(step: training.Step, source: str) -> Graph:
   module = executable.hlo_modules()[0]
   parsed = Module.from_bytes(module.as_serialized_hlo_module_proto())
   model = AssignmentModel(parsed, "cpu")
-  return extract.from_hlo(model, parsed.entry).graph
+  return from_hlo(model, parsed.entry).graph

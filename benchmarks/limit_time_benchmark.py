@@ -21,7 +21,7 @@ from benchmarks import zoo
 from benchmarks.paired import Runner, median_interval, run_round
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers
-from jaxmem import arena
+from jaxmem.runtime import kept_arena
 
 _BATCH = flags.DEFINE_integer("batch", 32, "Examples per step.")
 _SIZE = flags.DEFINE_enum("size", "small", zoo.SIZES, "Size of the GPT-2.")
@@ -82,7 +82,7 @@ def _both_ways(
   """Yields a compiled step as it is, and with its arena kept."""
   memory: Any = compiled.memory_analysis()
   args = zoo.concrete(step)
-  kept = arena.keep(compiled, strict=True)
+  kept = kept_arena.keep(compiled, strict=True)
   yield _Way(name, memory.temp_size_in_bytes, Runner(compiled, args))
   yield _Way(
     f"{name}, arena kept", memory.temp_size_in_bytes, Runner(kept, args)

@@ -1,4 +1,4 @@
-"""What XLA copies in loops, before and after `jaxmem.loops.remove_copies`.
+"""What XLA copies in loops, before and after `loops.remove_copies`.
 
 Compiles each loop both ways, for this CPU and for devices that are not here,
 and counts in what XLA made. On the device that is here both also run: outputs
@@ -18,7 +18,7 @@ from absl import app, flags
 
 from benchmarks.loop_cases import CASES, Case
 from benchmarks.row_output import emit_row, versions
-from jaxmem import loops
+from jaxmem.experimental import loops
 
 _CASES = flags.DEFINE_list("cases", [], "Loops; all if empty.")
 _TARGETS = flags.DEFINE_list("targets", ["", "h200"], "Empty: what is here.")

@@ -16,8 +16,8 @@ from absl import app, flags
 
 from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
-from jaxmem import jaxpr
-from jaxmem.allocators import memcost
+from jaxmem.experimental import jaxpr_order
+from jaxmem.experimental.allocators import memcost
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
 _BATCHES = flags.DEFINE_list("batches", ["1", "32"], "Examples per step.")
@@ -32,7 +32,7 @@ _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 def measure(model: str, batch: int) -> list[dict[str, Any]]:
   """Returns the rows of one step: the whole of it, and its forward pass."""
   step = zoo.build(model, batch, size=_SIZE.value)
-  program = jaxpr.from_function(
+  program = jaxpr_order.from_function(
     step.function, *step.args, jit_kwargs=dict(step.jit_kwargs)
   )
   allocators = memcost.strategies(_DEVICE_GIB.value << 30)

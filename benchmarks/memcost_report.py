@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from absl import app
 
 from benchmarks import page, svg_plot
-from jaxmem.allocators import memcost
+from jaxmem.experimental.allocators import memcost
 
 _NOTE = "mxnet in-place + sharing"
 # Column of the table -> strategy.

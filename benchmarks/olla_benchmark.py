@@ -17,10 +17,10 @@ from absl import app, flags
 
 from benchmarks import olla_models
 from benchmarks.row_output import emit_row, versions
-from jaxmem import allocators, liveness, olla, order, placement
-from jaxmem.allocators.caching import Caching, CachingHeap
-from jaxmem.allocators.heap import Device
-from jaxmem.graph import Graph
+from jaxmem import order, placement
+from jaxmem.experimental import allocators, olla
+from jaxmem.experimental.allocators import Caching, CachingHeap, Device
+from jaxmem.graph import Graph, liveness
 
 _MODELS = flags.DEFINE_list("models", [], "Of the eleven; all if empty.")
 _BATCHES = flags.DEFINE_list("batches", ["1", "32"], "Examples per step.")

@@ -24,7 +24,7 @@ from benchmarks.zoo import (
   video,
   vision,
 )
-from jaxmem import jaxpr
+from jaxmem.experimental import jaxpr_order
 from jaxmem.graph import Buffer, Graph
 
 SETS = ("authors", "published")
@@ -164,7 +164,7 @@ def build_graph(step: training.Step) -> Graph:
   each other operation allocates its result, and the optimizer writes over its
   state.
   """
-  traced = jaxpr.from_function(
+  traced = jaxpr_order.from_function(
     step.function, *step.args, jit_kwargs=dict(step.jit_kwargs)
   )
   return update_in_place(view_transposes(traced.graph))

@@ -15,7 +15,8 @@ from absl import app, flags
 
 from benchmarks import exact_models
 from benchmarks.row_output import emit_row, versions
-from jaxmem import olla, order
+from jaxmem import order
+from jaxmem.experimental import olla
 from jaxmem.placement import (
   Buffer,
   Problem,

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
-from jaxmem import liveness
-from jaxmem.graph import Buffer, Graph, Node
+from jaxmem.graph import Buffer, Graph, Node, liveness
 from jaxmem.order import plan_order
 
 _SIZES = flags.DEFINE_list(

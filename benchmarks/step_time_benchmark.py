@@ -1,8 +1,8 @@
 """Step time under jaxmem against jax.jit, interleaved in one process.
 
 Measures `jaxmem.jit`, and the same with its arena kept from step to step
-(`jaxmem.arena.keep`). In each round all three run one right after the other, in
-alternating order, so that drift of the machine's speed hits all alike. Also
+(`jaxmem.runtime.keep`). In each round all three run one right after the other,
+in alternating order, so that drift of the machine's speed hits all alike. Also
 compares the cost of a call on a step that does almost nothing, and outputs
 after three steps.
 
@@ -21,7 +21,7 @@ import jaxmem
 from benchmarks import zoo
 from benchmarks.paired import Runner, median_interval, run_round
 from benchmarks.row_output import emit_row, versions
-from jaxmem import arena
+from jaxmem.runtime import kept_arena
 
 _MODELS = flags.DEFINE_list("models", [], "Models of the zoo; all if empty.")
 _BATCH = flags.DEFINE_integer("batch", 4, "Examples per step.")
@@ -69,7 +69,7 @@ def _runners(step: zoo.Step) -> tuple[Runner, Runner, Runner]:
       jaxmem.jit(step.function, options=options, **step.jit_kwargs),
     )
   )
-  kept = arena.keep(planned, strict=True)
+  kept = kept_arena.keep(planned, strict=True)
   args = zoo.concrete(step)
   return Runner(plain, args), Runner(planned, args), Runner(kept, args)
 

@@ -22,9 +22,9 @@ from absl import app, flags
 from benchmarks import turnip_graphs, turnip_models
 from benchmarks.paired import median_interval
 from benchmarks.row_output import emit_row, versions
-from jaxmem import memgraph
-from jaxmem.cost.rates import Precision
-from jaxmem.memgraph import TaskGraph
+from jaxmem.cost import Precision
+from jaxmem.experimental import memgraph
+from jaxmem.experimental.memgraph import TaskGraph
 
 _MODES = flags.DEFINE_list(
   "modes",

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from benchmarks.turnip_models import LORA_RANK, Config
-from jaxmem.memgraph import Builder, TaskGraph
+from jaxmem.experimental.memgraph import Builder, TaskGraph
 
 # A tensor on each device, by device.
 Row = list[int]

@@ -3,9 +3,9 @@
 from jaxmem.api import jit, plan
 from jaxmem.batch import BatchPlan, max_batch
 from jaxmem.errors import InfeasibleError
-from jaxmem.host_state import on_host, to_host
 from jaxmem.options import Options
-from jaxmem.plan import Plan
+from jaxmem.report import Plan
+from jaxmem.runtime import on_host, to_host
 from jaxmem.version import __version__
 
 __all__ = [

@@ -9,15 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jaxmem_hlo import transform
+from jaxmem_hlo import compiler_hook
 
-from jaxmem import kept_jit, mark, session, targets, units, variants
-from jaxmem.capture import Capture
-from jaxmem.hook import Request
+from jaxmem import session, targets, units
+from jaxmem.compiler import Capture, mark
 from jaxmem.jaxpr import wrap
 from jaxmem.options import Options
-from jaxmem.plan import Plan
+from jaxmem.planning import Request
+from jaxmem.report import Plan
+from jaxmem.runtime import kept_jit
 from jaxmem.version import __version__
+from jaxmem.versions import choose
 
 _JIT_KEYWORDS = frozenset(inspect.signature(jax.jit).parameters) - {"fun"}
 _NOT_GIVEN: Any = object()
@@ -72,7 +74,7 @@ def jit(
   limit_bytes = _limit_bytes(memory_limit, None)
   request = Request(options=options, limit_bytes=limit_bytes)
   tag = options.tag(f"{__version__}|{limit_bytes}")
-  transform.add_handler(tag, request.rewrite)
+  compiler_hook.add_handler(tag, request.rewrite)
   if limit_bytes is not None:
     fun = _changed_to_fit(fun, request, jit_kwargs)
   jitted = jax.jit(mark.marked(fun, tag), **jit_kwargs)
@@ -145,7 +147,7 @@ def _changed_to_fit(
       return fun(*args, **kwargs)
     traced = jax.jit(fun, **jit_kwargs).trace(*args, **kwargs)
     compiler = Capture(lambda version: version.lower(), None, request)
-    variant = variants.pick(traced, compiler, request)
+    variant = choose.pick(traced, compiler, request)
     return wrap.run(variant.traced, args, kwargs)
 
   return step

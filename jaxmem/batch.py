@@ -9,10 +9,9 @@ from typing import Any
 
 from jaxmem import session, targets, units
 from jaxmem.errors import InfeasibleError
-from jaxmem.hook import Request
 from jaxmem.options import Options
-from jaxmem.plan import Plan
-from jaxmem.progress import Progress
+from jaxmem.planning import Request
+from jaxmem.report import Plan, Progress
 
 # (step, args) or (step, args, jit_kwargs).
 Step = tuple[Any, ...]
@@ -62,9 +61,9 @@ def max_batch(
   Args:
     step_factory: Takes a batch size; returns `(step, args)` or
       `(step, args, jit_kwargs)`, with arrays or `jax.ShapeDtypeStruct`s.
-    target: As in `jaxmem.plan`.
+    target: As in `jaxmem.report.plan`.
     limit: Most bytes of the whole program, as `memory_limit` in
-      `jaxmem.plan`; None for 90 % of the target's memory.
+      `jaxmem.report.plan`; None for 90 % of the target's memory.
     start: A batch to begin with; a multiple of `multiple_of`.
     multiple_of: Batches are multiples of this.
     options: Planning options.

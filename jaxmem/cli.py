@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxmem.allocators.command import add_memcost
+from jaxmem.experimental.allocators import add_memcost
 from jaxmem.version import __version__
 
 _EXIT_FAILURE = 1

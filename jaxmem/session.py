@@ -1,4 +1,4 @@
-"""One call of `jaxmem.plan`: two compiles, and what they showed."""
+"""One call of `jaxmem.report.plan`: two compiles, and what they showed."""
 
 from __future__ import annotations
 
@@ -10,29 +10,26 @@ from typing import Any
 
 import jax
 import jaxlib.version
-from jaxmem_hlo import replay, transform
+from jaxmem_hlo import compiler_hook, replay
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem import (
-  cost,
-  donation,
-  dump,
-  frontier_search,
-  layout,
-  mark,
-  signature,
-  targets,
-  variants,
-)
-from jaxmem.capture import Capture
+from jaxmem import cost, targets
+from jaxmem.compiler import Capture, mark, xla_dump
 from jaxmem.errors import InfeasibleError
-from jaxmem.frontier import Frontier
-from jaxmem.hook import Decided, Request, apply
-from jaxmem.limit_plan import LimitPlan
-from jaxmem.plan import Budget, HostTraffic, Plan
-from jaxmem.progress import Progress
+from jaxmem.planning import Decided, LimitPlan, Request, apply, frontier
+from jaxmem.report import (
+  Budget,
+  Frontier,
+  HostTraffic,
+  Plan,
+  Progress,
+  donation,
+  layout,
+  signature,
+)
 from jaxmem.version import __version__
+from jaxmem.versions import choose
 
 
 def _memory(compiled: jax.stages.Compiled) -> Any:
@@ -91,8 +88,8 @@ class Session:
     progress = Progress()
     if self._device is not None and self._device.platform == "cuda":
       self._device.topology()
-    transform.install()
-    transform.add_handler(tag, self._handle)
+    compiler_hook.install()
+    compiler_hook.add_handler(tag, self._handle)
     start = time.perf_counter()
     try:
       progress.show("compiling XLA's own plan")
@@ -100,10 +97,10 @@ class Session:
       capture = self._capture()
       baseline = self._compile_baseline(traced, capture)
       progress.show("planning and compiling the plan")
-      variant = variants.pick(traced, capture, self._request)
+      variant = choose.pick(traced, capture, self._request)
       planned = self._compile(mark.with_mark(variant.traced, tag))
     finally:
-      transform.remove_handler(tag)
+      compiler_hook.remove_handler(tag)
       progress.close()
     seconds = time.perf_counter() - start
     written = functools.partial(capture.module, traced)
@@ -123,7 +120,7 @@ class Session:
       args: The step's positional arguments.
     """
     traced = self._trace(args, {})
-    return variants.smallest_bytes(traced, self._capture(), self._request)
+    return choose.smallest_bytes(traced, self._capture(), self._request)
 
   def _capture(self) -> Capture:
     options = self._compiler_options()
@@ -177,12 +174,12 @@ class Session:
   def _replay(self, traced: jax.stages.Traced) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""
     tag = mark.new_tag()
-    transform.add_handler(tag, self._request.rewrite)
+    compiler_hook.add_handler(tag, self._request.rewrite)
     try:
       lowered = self._lower(mark.with_mark(traced, tag))
-      real = dump.compile_and_read(lowered, self._compiler_options())
+      real = xla_dump.compile_and_read(lowered, self._compiler_options())
     finally:
-      transform.remove_handler(tag)
+      compiler_hook.remove_handler(tag)
     return replay.check_assignment(
       Module(real.hlo_module), real.buffer_assignment, self._captured.platform
     )
@@ -191,9 +188,7 @@ class Session:
     module = self._captured.module
     assert module is not None
     planner = self._request.planner(module, self._captured.platform)
-    return frontier_search.compute(
-      planner, limits, self._name(), self._target()
-    )
+    return frontier.compute(planner, limits, self._name(), self._target())
 
   def _name(self) -> str:
     return getattr(self._fun, "__name__", type(self._fun).__name__)
@@ -205,7 +200,7 @@ class Session:
     self,
     baseline: jax.stages.Compiled,
     planned: jax.stages.Compiled,
-    variant: variants.Variant,
+    variant: choose.Variant,
     written: Callable[[], Module],
     compile_s: float,
   ) -> Plan:
@@ -292,7 +287,7 @@ def _host(module: Module, memory: Any, rates: cost.Rates) -> HostTraffic | None:
 
 
 def _budget(
-  decided: LimitPlan, variant: variants.Variant, written_s: float
+  decided: LimitPlan, variant: choose.Variant, written_s: float
 ) -> Budget:
   return Budget(
     limit_bytes=decided.limit_bytes,

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import record_modules
 from absl.testing import absltest, parameterized
-from jaxmem_hlo import transform
+from jaxmem_hlo import compiler_hook
 from watched import WatchedTest, arrays, branches, name_of
 
 import jaxmem
-from jaxmem import arena, session, targets
+from jaxmem import session, targets
+from jaxmem.runtime import kept_arena
 
 
 class Callable:
@@ -138,7 +139,7 @@ class KeepArenaTest(WatchedTest):
     arenas = list(kept._compiled.values())
     self.assertLen(arenas, 3)  # Of a shape, another, and of numpy's array.
     for one in arenas:
-      self.assertIsInstance(one, arena.KeptArena)
+      self.assertIsInstance(one, kept_arena.KeptArena)
       self.assertLen(one._free, 1)
     kept.release()
     self.assertFalse(any(one._free for one in arenas))
@@ -408,11 +409,11 @@ class PlanTest(parameterized.TestCase):
       jaxmem.plan(branches, x, y[:8])
 
   def test_leaves_no_handler_behind(self):
-    before = set(transform._handlers)
+    before = set(compiler_hook._handlers)
     jaxmem.plan(lambda x: jnp.sin(x @ x) @ x, jnp.ones((8, 8)))
     with self.assertRaises(ZeroDivisionError):
       jaxmem.plan(lambda x: x / (1 // 0), jnp.ones(3))
-    self.assertEqual(set(transform._handlers), before)
+    self.assertEqual(set(compiler_hook._handlers), before)
 
   @absltest.skipUnless(
     targets.is_available("h200"), "JAX's CUDA plugin is not installed"

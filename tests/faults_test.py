@@ -11,13 +11,14 @@ from unittest import mock
 import jax
 import record_modules
 from absl.testing import absltest, parameterized
-from jaxmem_hlo.transform import PlanningWarning
+from jaxmem_hlo.compiler_hook import PlanningWarning
 from watched import WatchedTest, arrays, branches
 
 import jaxmem
-from jaxmem import hook, module_plan, order
-from jaxmem.decision import ModulePlan
+from jaxmem import order
 from jaxmem.order import OrderResult
+from jaxmem.planning import reorder, request
+from jaxmem.planning.decision import ModulePlan
 
 
 def _result(graph, candidates, peak_bytes=100):
@@ -90,7 +91,7 @@ class FaultTest(WatchedTest):
     with (
       mock.patch.object(order, "plan_order", wrong),
       mock.patch.object(
-        module_plan._ModulePlanner, "_temp_bytes", lambda *_: next(prices)
+        reorder._ModulePlanner, "_temp_bytes", lambda *_: next(prices)
       ),
     ):
       self.check(num_warnings=1)
@@ -113,7 +114,7 @@ class FaultTest(WatchedTest):
 
   def test_the_graph_has_a_cycle(self):
     cycle = ValueError("must not form a cycle")
-    with mock.patch("jaxmem.extract.Graph", side_effect=cycle):
+    with mock.patch("jaxmem.graph.hlo_graph.Graph", side_effect=cycle):
       (warning,) = self.check(num_warnings=1)
     self.assertIn("must not form a cycle", str(warning.message))
 
@@ -134,7 +135,7 @@ class FaultTest(WatchedTest):
 
   def test_the_module_cannot_be_read(self):
     with mock.patch.object(
-      hook.Module, "from_bytes", side_effect=ValueError("Not a serialized")
+      request.Module, "from_bytes", side_effect=ValueError("Not a serialized")
     ):
       self.check(num_warnings=1)
 
@@ -192,14 +193,14 @@ jax.config.update("jax_compilation_cache_dir", sys.argv[1])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 import jaxmem
-from jaxmem import hook
+from jaxmem.planning import request
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
-plan_module = hook.plan_module
+plan_module = request.plan_module
 def watch(*args):
   events.append("plan")
   return plan_module(*args)
-hook.plan_module = watch
+request.plan_module = watch
 def step(x, y):
   total = jnp.float32(0)
   for i in range(6):

@@ -79,10 +79,11 @@ PUBLISHED_PARAMS: dict[str, int] = {
   # gate, inner and outer matrices; the frozen rest has 1.26 billion.
   "llama_lora": 22 * 16 * (3 * (2048 + 2048) + 3 * (2048 + 5632)),
   # Xie et al., 2019, table 2, rounds it to 5.6 million; the exact number
-  # depends on the random graphs, and tests/zoo_test.py derives it from them.
+  # depends on the random graphs, and tests/benchmarks/zoo_test.py derives it
+  # from them.
   "randwire": 5_639_054,
   # Ronneberger et al., 2015, gives none; 31.0 million is the usual figure, and
-  # tests/zoo_test.py derives it for one channel in, two classes out.
+  # tests/benchmarks/zoo_test.py derives it for one channel in, two classes out.
   "unet": 31_030_658,
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jaxmem.budget.events import Event, Profile
+from jaxmem.budget.profile import Event, Profile
 
 # An input is made again if that keeps others alive by less than this part of
 # what keeping the input itself would.

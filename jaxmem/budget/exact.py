@@ -34,10 +34,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from jaxmem import cpsat
 from jaxmem.budget import greedy
-from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.budget.profile import Event, Profile, Transfer
+from jaxmem.solver import cpsat
 
 # What the integers of the program resolve of the limit and of the seconds.
 _BYTE_STEPS = 1 << 20

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxmem.budget.closures import Closures, Extension
-from jaxmem.budget.events import Event, Profile, Transfer
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.budget.profile import Event, Profile, Transfer
 
 _REFRESH = 100
 _GROUPS = (2, 3, 4, 6)

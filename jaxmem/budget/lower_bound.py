@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from ortools.math_opt.python import mathopt
 
-from jaxmem.budget.events import Profile
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.budget.profile import Profile
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

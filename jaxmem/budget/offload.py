@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxmem.budget import edits
-from jaxmem.budget.events import Profile, Transfer
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.budget.profile import Profile, Transfer
+from jaxmem.rewrite import edits
 
 # Copies of less than this would be more launches than bytes.
 _LEAST_BYTES = 1 << 20

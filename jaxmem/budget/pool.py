@@ -12,9 +12,9 @@ import math
 import random
 
 from jaxmem.budget import greedy
-from jaxmem.budget.events import Event, Profile
 from jaxmem.budget.greedy import Start, Style
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.budget.profile import Event, Profile
 
 _SEED = 0
 # Of the runs with true costs. Deep ones commit themselves to long chains early.

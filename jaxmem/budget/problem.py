@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxmem.budget import edits
+from jaxmem.rewrite import edits
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

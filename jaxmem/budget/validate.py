@@ -11,8 +11,8 @@ import dataclasses
 
 import numpy as np
 
-from jaxmem.budget.edits import Edits
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.rewrite import Edits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,8 +43,8 @@ import numpy as np
 from ortools.math_opt.python import mathopt
 
 from jaxmem.budget import lower_bound
-from jaxmem.budget.events import Profile
 from jaxmem.budget.problem import BudgetProblem
+from jaxmem.budget.profile import Profile
 
 # Of the limit: how deep valleys between moments are. The first that leads to a
 # program with no more variables than this is taken.

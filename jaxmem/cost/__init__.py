@@ -1,17 +1,30 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
-from jaxmem.cost.copies import StepTime, schedule_seconds, step_time
-from jaxmem.cost.rates import CPU, DATA_SHEETS, Rates, for_target
+from jaxmem.cost import copies
+from jaxmem.cost.copies import (
+  StepTime,
+  has_transfers,
+  schedule_seconds,
+  step_time,
+)
+from jaxmem.cost.rates import CPU, DATA_SHEETS, Precision, Rates, for_target
 from jaxmem.cost.roofline import Cost, instruction_costs
+from jaxmem.cost.traffic import TrafficCounter, array_bytes, trip_count
 
 __all__ = [
   "CPU",
   "DATA_SHEETS",
   "Cost",
+  "Precision",
   "Rates",
   "StepTime",
+  "TrafficCounter",
+  "array_bytes",
+  "copies",
   "for_target",
+  "has_transfers",
   "instruction_costs",
   "schedule_seconds",
   "step_time",
+  "trip_count",
 ]

@@ -14,8 +14,8 @@ import math
 import re
 from typing import NamedTuple
 
-from jaxmem_hlo import aliasing, shapes
-from jaxmem_hlo.module import Instruction, Module
+from jaxmem_hlo.buffers import aliasing
+from jaxmem_hlo.module import Instruction, Module, shapes
 from jaxmem_hlo.proto import hlo_pb2
 
 _CUDNN = "__cudnn$conv"

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 
-from jaxmem_hlo import aliasing, shapes
-from jaxmem_hlo.module import Computation, Instruction, Module
-from jaxmem_hlo.opcodes import GIVEN, RENAMES
+from jaxmem_hlo.buffers import aliasing
+from jaxmem_hlo.module import (
+  GIVEN,
+  RENAMES,
+  Computation,
+  Instruction,
+  Module,
+  shapes,
+)
 from jaxmem_hlo.proto import hlo_pb2
 
 _TRANSPARENT = frozenset({"bitcast", "reshape", "convert", "copy"})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import jaxmem
 from jaxmem import targets, units
 from jaxmem.demo.cases import Case
-from jaxmem.plan import Plan
+from jaxmem.report import Plan
 
 _ROW = "  {:<30} {:<7} {:>9} {:>9} {:>8} {:>9}  {:<9} {:>8}"
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from jaxmem import units
 from jaxmem.demo.cases import Case
-from jaxmem.progress import Progress
+from jaxmem.report import Progress
 
 COMPILERS = ("jax.jit", "jaxmem.jit")
 _ROW = "  {:<28} {:<11} {:>9} {:>12} {:>9} {:>9}  {}"

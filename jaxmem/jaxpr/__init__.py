@@ -1,20 +1,10 @@
-"""Graphs of jaxprs: any function's equations, planned and run in an order."""
+"""Jaxprs: read, flattened, written anew; what touches jax's internals."""
 
-from jaxmem.jaxpr.evaluate import reorder, run_eager
-from jaxmem.jaxpr.extract import (
-  JaxprGraph,
-  MemoryModel,
-  from_function,
-  from_jaxpr,
-)
-from jaxmem.jaxpr.flatten import flatten
+from jaxmem.jaxpr.flatten import CUSTOM_DERIVATIVES, Atom, Inliner, flatten
 
 __all__ = [
-  "JaxprGraph",
-  "MemoryModel",
+  "CUSTOM_DERIVATIVES",
+  "Atom",
+  "Inliner",
   "flatten",
-  "from_function",
-  "from_jaxpr",
-  "reorder",
-  "run_eager",
 ]

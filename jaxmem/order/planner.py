@@ -4,12 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from jaxmem import liveness
-from jaxmem.bounds import lower_bound
-from jaxmem.graph import Graph
-from jaxmem.order.closeness import stay_close
+from jaxmem.graph import Graph, liveness, lower_bound
 from jaxmem.order.contraction import Contraction, contract
-from jaxmem.order.cpsat_order import cpsat_order
+from jaxmem.order.exact import cpsat_order
+from jaxmem.order.nearness import stay_close
 from jaxmem.order.probing import refute
 from jaxmem.order.result import OrderResult
 from jaxmem.order.search import search

@@ -8,8 +8,7 @@ assumption (Klein and Scholl's destructive improvement, for peak memory).
 
 import dataclasses
 
-from jaxmem.bounds import MinCut
-from jaxmem.graph import Graph, topological_order
+from jaxmem.graph import Graph, MinCut, topological_order
 from jaxmem.order import reachability
 
 

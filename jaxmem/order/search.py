@@ -16,9 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from jaxmem import liveness
-from jaxmem.bounds import LowerBound, MinCut, lower_bound
-from jaxmem.graph import Graph
+from jaxmem.graph import Graph, LowerBound, MinCut, liveness, lower_bound
 from jaxmem.order.directed_pass import DirectedPass
 from jaxmem.order.result import OrderResult
 

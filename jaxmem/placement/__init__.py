@@ -34,7 +34,8 @@ from jaxmem.placement.problem import (
   Problem,
   Solution,
 )
-from jaxmem.placement.pyramid import pyramid
+from jaxmem.placement.pyramid import nested, pyramid
+from jaxmem.placement.table import Table
 from jaxmem.placement.validate import validate
 from jaxmem.placement.xla import xla_heap
 
@@ -46,6 +47,7 @@ __all__ = [
   "PoolSolution",
   "Problem",
   "Solution",
+  "Table",
   "cp_sat",
   "fill_pools",
   "from_csv",
@@ -56,6 +58,7 @@ __all__ = [
   "large_first",
   "late_reuse",
   "lowest_floor",
+  "nested",
   "outside_cost",
   "place",
   "places_from_csv",

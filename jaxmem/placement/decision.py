@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from jaxmem import cpsat
 from jaxmem.placement.fit import Shelf
 from jaxmem.placement.orders import static_orders
 from jaxmem.placement.problem import Problem
 from jaxmem.placement.table import Table
+from jaxmem.solver import cpsat
 
 # Above, building the model takes longer than it could be worth.
 MAX_ENTRIES = 1_000_000

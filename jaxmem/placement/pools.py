@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from jaxmem import cpsat
+from jaxmem.graph import ValidationError
 from jaxmem.placement.fit import Shelf
 from jaxmem.placement.portfolio import place
 from jaxmem.placement.problem import (
@@ -28,7 +28,7 @@ from jaxmem.placement.problem import (
 )
 from jaxmem.placement.table import Table
 from jaxmem.placement.validate import validate
-from jaxmem.validate import ValidationError
+from jaxmem.solver import cpsat
 
 # Deterministic time by default.
 _WORK = 0.5

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from jaxmem.graph import ValidationError
 from jaxmem.placement.problem import Buffer, Problem, Solution
-from jaxmem.validate import ValidationError
 
 
 def validate(

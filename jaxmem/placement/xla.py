@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxmem_hlo import packing
+from jaxmem_hlo.assignment import packing
 
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.search import Search

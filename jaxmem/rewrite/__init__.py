@@ -1,21 +1,27 @@
 """What can be changed in a scheduled module besides its order."""
 
-from jaxmem.rewrite.copies import Copies, RemovableCopy, find_copies
+from jaxmem.rewrite import edits, fusion_parts, recompute_rules
+from jaxmem.rewrite.edit_schedule import apply_edits
+from jaxmem.rewrite.edits import Edits
 from jaxmem.rewrite.fetch_arguments import fetch_arguments
-from jaxmem.rewrite.recompute import apply_edits
 from jaxmem.rewrite.recompute_rules import (
   RecomputeError,
   RecomputeRules,
   recomputable,
 )
+from jaxmem.rewrite.removable_copies import Copies, RemovableCopy, find_copies
 
 __all__ = [
   "Copies",
+  "Edits",
   "RecomputeError",
   "RecomputeRules",
   "RemovableCopy",
   "apply_edits",
+  "edits",
   "fetch_arguments",
   "find_copies",
+  "fusion_parts",
   "recomputable",
+  "recompute_rules",
 ]

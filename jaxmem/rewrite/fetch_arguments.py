@@ -14,8 +14,8 @@ from jaxmem_hlo.buffers import BufferAnalysis
 from jaxmem_hlo.module import Instruction, Module
 from jaxmem_hlo.proto import hlo_pb2
 
-from jaxmem.rewrite.offload import Transfer
-from jaxmem.rewrite.recompute_module import ModuleEditor
+from jaxmem.rewrite.host_copies import Transfer
+from jaxmem.rewrite.module_editor import ModuleEditor
 
 
 def fetch_arguments(module: Module) -> Module:

@@ -13,12 +13,17 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 
-from jaxmem_hlo import aliasing, dataflow, shapes
-from jaxmem_hlo.buffers import BufferAnalysis
-from jaxmem_hlo.module import Instruction, Module
-from jaxmem_hlo.opcodes import GIVEN, RENAMES, STATEFUL_PREFIXES
+from jaxmem_hlo.buffers import BufferAnalysis, aliasing, dataflow
+from jaxmem_hlo.module import (
+  GIVEN,
+  RENAMES,
+  STATEFUL_PREFIXES,
+  Instruction,
+  Module,
+  shapes,
+)
 
-from jaxmem.budget.edits import Value
+from jaxmem.rewrite.edits import Value
 
 _CALLERS = frozenset({"call", "conditional", "while"})
 # Sums in any order on GPUs, hence other bits in every run.

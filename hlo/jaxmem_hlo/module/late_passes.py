@@ -1,0 +1,162 @@
+"""What XLA still takes out of a module after it has scheduled it.
+
+Optimization barriers keep passes from merging or moving what lies on their two
+sides. Once the order is fixed they say nothing more. Tuples of which only
+elements are read go, too, on GPUs since jaxlib 0.12: a barrier leaves one, and
+a step that returns an argument has one; and so do those that only put together
+again what was one tuple. Buffers are assigned without them; so a plan has to be
+made without them.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping, Sequence
+
+from jaxmem_hlo.module import shapes, xla_version
+from jaxmem_hlo.module.hlo_module import Module
+from jaxmem_hlo.module.post_order import list_in_post_order
+from jaxmem_hlo.proto import hlo_pb2
+
+_BARRIER = "opt-barrier"
+_ELEMENT = "get-tuple-element"
+
+
+def apply_late_passes(module: Module, platform: str) -> Module:
+  """Returns a module as buffers will be assigned to it.
+
+  Args:
+    module: A scheduled module; it is not changed.
+    platform: "cpu" or "cuda".
+
+  Returns:
+    The module in which users of barriers, and of elements of tuples, read what
+    these read; itself if it has none. Who had to wait for a barrier need not
+    any more, as in XLA; a barrier that had to wait for others stays.
+  """
+  has_tuples = platform == "cuda" and not xla_version.is_at_least(0, 12)
+  if not _has_barriers(module) and (has_tuples or not _has_elements(module)):
+    return module
+  proto = hlo_pb2.Module()
+  proto.CopyFrom(module.proto)
+  sequences = proto.schedule.sequences
+  for computation in proto.computations:
+    gone = _expand(computation, has_tuples)
+    if gone and computation.id in sequences:
+      ids = sequences[computation.id].instruction_ids
+      ids[:] = [i for i in ids if i not in gone]
+  return Module(proto)
+
+
+def _has_barriers(module: Module) -> bool:
+  return any(
+    i.opcode == _BARRIER for c in module.computations for i in c.instructions
+  )
+
+
+def _has_elements(module: Module) -> bool:
+  """Whether anything reads an element of a tuple that is there."""
+  return any(
+    i.opcode == _ELEMENT and c.by_id[i.operands[0]].opcode == "tuple"
+    for c in module.computations
+    for i in c.instructions
+  )
+
+
+def _expand(computation: hlo_pb2.Computation, has_tuples: bool) -> set[int]:
+  """Takes out of a computation what goes; returns its ids."""
+  instead = _replacements(computation, has_tuples)
+  if not instead:
+    return set()
+  computation.root_id = _follow(instead, computation.root_id)
+  for instruction in computation.instructions:
+    if instruction.id not in instead:
+      waits = instruction.control_predecessor_ids
+      instruction.operand_ids[:] = [
+        _follow(instead, o) for o in instruction.operand_ids
+      ]
+      waits[:] = [p for p in waits if p not in instead]
+  gone = _unused(computation, instead)
+  for number in reversed(range(len(computation.instructions))):
+    if computation.instructions[number].id in gone:
+      del computation.instructions[number]
+  list_in_post_order(computation)
+  return gone
+
+
+def _unused(
+  computation: hlo_pb2.Computation, instead: Mapping[int, int]
+) -> set[int]:
+  """What is read no more, and tuples and elements that only such things read.
+
+  Args:
+    computation: The computation, in which nothing reads what is replaced.
+    instead: What is replaced.
+  """
+  by_id = {i.id: i for i in computation.instructions}
+  num_reads = collections.Counter(
+    needed
+    for i in computation.instructions
+    if i.id not in instead
+    for needed in (*i.operand_ids, *i.control_predecessor_ids)
+  )
+  num_reads[computation.root_id] += 1
+  gone = set(instead)
+  stack = [_follow(instead, o) for i in instead for o in by_id[i].operand_ids]
+  while stack:
+    instruction = by_id[stack.pop()]
+    if (
+      instruction.id not in gone
+      and not num_reads[instruction.id]
+      and instruction.opcode in ("tuple", _ELEMENT)
+    ):
+      gone.add(instruction.id)
+      num_reads.subtract(instruction.operand_ids)
+      stack += instruction.operand_ids
+  return gone
+
+
+def _replacements(
+  computation: hlo_pb2.Computation, has_tuples: bool
+) -> dict[int, int]:
+  """Barriers, elements of tuples, tuples of all elements: what to read instead.
+
+  Args:
+    computation: The computation.
+    has_tuples: Whether tuples stay.
+  """
+  by_id = {i.id: i for i in computation.instructions}
+  instead: dict[int, int] = {}
+  # Operands are listed first.
+  for instruction in computation.instructions:
+    if instruction.opcode == _BARRIER:
+      if not instruction.control_predecessor_ids:
+        instead[instruction.id] = instruction.operand_ids[0]
+    elif instruction.opcode == _ELEMENT and not has_tuples:
+      source = by_id[_follow(instead, instruction.operand_ids[0])]
+      if source.opcode == "tuple":
+        instead[instruction.id] = source.operand_ids[instruction.tuple_index]
+    elif instruction.opcode == "tuple" and not has_tuples:
+      operands = [by_id[_follow(instead, o)] for o in instruction.operand_ids]
+      whole = _whole(operands)
+      if whole is not None:
+        source = by_id[_follow(instead, whole)]
+        if shapes.same_shape(source.shape, instruction.shape):
+          instead[instruction.id] = source.id
+  return instead
+
+
+def _whole(operands: Sequence[hlo_pb2.Instruction]) -> int | None:
+  """Of what operands are elements 0, 1, and so on, if of anything."""
+  sources = {o.operand_ids[0] for o in operands if o.opcode == _ELEMENT}
+  if len(sources) != 1 or any(
+    o.opcode != _ELEMENT or o.tuple_index != n for n, o in enumerate(operands)
+  ):
+    return None
+  return sources.pop()
+
+
+def _follow(instead: Mapping[int, int], instruction_id: int) -> int:
+  while instruction_id in instead:
+    instruction_id = instead[instruction_id]
+  return instruction_id

@@ -1,0 +1,1 @@
+"""What the literature describes and `jaxmem.jit` does not use: see README.md."""

@@ -1,0 +1,18 @@
+"""Orders of jaxprs, planned before XLA sees the step."""
+
+from jaxmem.experimental.jaxpr_order.evaluate import reorder, run_eager
+from jaxmem.experimental.jaxpr_order.from_jaxpr import (
+  JaxprGraph,
+  MemoryModel,
+  from_function,
+  from_jaxpr,
+)
+
+__all__ = [
+  "JaxprGraph",
+  "MemoryModel",
+  "from_function",
+  "from_jaxpr",
+  "reorder",
+  "run_eager",
+]

@@ -1,0 +1,39 @@
+"""Loops that do not copy what they carry: see docs/loops.md.
+
+plan = loops.remove_copies(step, *args)
+print(plan)
+fast = jax.jit(plan.function)
+"""
+
+from jaxmem.experimental.loops.carries import (
+  Carries,
+  Prediction,
+  analyze,
+  choose_rounds,
+  predict,
+)
+from jaxmem.experimental.loops.measure import LoopCopies, LoopCopy, measure
+from jaxmem.experimental.loops.remove import LoopPlan, remove_copies
+from jaxmem.experimental.loops.rewrite import (
+  LoopChange,
+  Options,
+  rewrite,
+  without_copies,
+)
+
+__all__ = [
+  "Carries",
+  "LoopChange",
+  "LoopCopies",
+  "LoopCopy",
+  "LoopPlan",
+  "Options",
+  "Prediction",
+  "analyze",
+  "choose_rounds",
+  "measure",
+  "predict",
+  "remove_copies",
+  "rewrite",
+  "without_copies",
+]

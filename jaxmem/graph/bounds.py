@@ -1,0 +1,266 @@
+"""Lower bounds on the peak of every order, by minimum cuts.
+
+Any order splits the nodes at v into the set S that ran before v and the rest. S
+is closed under predecessors, holds those of v and not v itself. While v runs,
+every buffer that was defined in S and is touched outside S is live, and so is
+what v defines. Minimising over all such S is a minimum cut, so no order does
+better at v, and the best of the bounds of all v holds for the whole program.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from ortools.graph.python import max_flow
+
+from jaxmem.graph import liveness
+from jaxmem.graph.graph import Graph
+
+# Bytes of closures that one network remembers.
+_MAX_REMEMBERED = 1 << 26
+
+
+class LowerBound(NamedTuple):
+  """A lower bound on the peak, and where it comes from.
+
+  Attributes:
+    num_bytes: No order of the graph has a lower peak.
+    node: The node at which the bound was obtained; None for the bound 0.
+    num_flows: How many minimum cuts were computed.
+  """
+
+  num_bytes: int
+  node: int | None
+  num_flows: int
+
+
+class MinCut:
+  """Minimum cuts of one graph: one flow network, arcs switched on per query.
+
+  The network has a vertex per node and one per buffer. Its source side is S.
+    x -> p, infinite, for each predecessor p of x: S is closed;
+    definer -> buffer with the buffer's size, buffer -> other touchers infinite:
+      a buffer with its definer in S and a toucher outside costs its size.
+  Buffers live at the start hang on the source, those live at the end can only
+  be on the sink side. All ancestors of a query's node are forced to the source
+  side and all descendants to the sink side: implied, but it leaves so little to
+  decide that the time grows linearly with the program.
+  """
+
+  def __init__(self, graph: Graph):
+    self._graph = graph
+    self._ancestors = _Closures([node.predecessors for node in graph.nodes])
+    self._descendants = _Closures(graph.successors)
+    self._source = graph.num_nodes + graph.num_buffers
+    self._sink = self._source + 1
+    sizes = graph.arrays.size_bytes
+    self._infinite = int(sizes.sum() + graph.arrays.extra_bytes.sum()) + 1
+    self._flow = max_flow.SimpleMaxFlow()
+    arcs = [*self._precedence_arcs(), *self._buffer_arcs()]
+    self._first_switch = len(arcs)
+    nodes = range(graph.num_nodes)
+    arcs += [(self._source, node, 0) for node in nodes]
+    arcs += [(node, self._sink, 0) for node in nodes]
+    tails, heads, capacities = np.array(arcs, np.int64).reshape(-1, 3).T
+    # The stub of OR-Tools 9 takes the arrays for scalars.
+    self._flow.add_arcs_with_capacity(
+      tails.astype(np.int32),  # pyright: ignore[reportArgumentType]
+      heads.astype(np.int32),  # pyright: ignore[reportArgumentType]
+      capacities.copy(),  # pyright: ignore[reportArgumentType]
+    )
+    self._own_bytes = [0] * graph.num_nodes
+    for buffer in graph.buffers:
+      if buffer.definer is not None:
+        self._own_bytes[buffer.definer] += buffer.size_bytes
+    self._bounds: dict[int, int] = {}
+    self.num_flows = 0
+
+  def bound(
+    self,
+    node: int,
+    *,
+    before: Iterable[int] = (),
+    after: Iterable[int] = (),
+  ) -> int:
+    """Returns the least bytes that can be live while `node` runs.
+
+    Args:
+      node: The node.
+      before: Nodes to be assumed to run before it.
+      after: Nodes to be assumed to run after it.
+
+    Returns:
+      Bytes. A bound above what the program allows (the sum of everything)
+      means that the assumptions contradict the precedences.
+    """
+    before, after = tuple(before), tuple(after)
+    if not before and not after and node in self._bounds:
+      return self._bounds[node]
+    forced = self._forced(node, before, after)
+    num_bytes = self._solve(node, forced) + self._constant(node)
+    self._switch(forced, 0)
+    if not before and not after:
+      self._bounds[node] = num_bytes
+    return num_bytes
+
+  def side(self, node: int, which: Literal["least", "most"]) -> set[int]:
+    """Returns the nodes to run before `node` in a minimum cut.
+
+    Args:
+      node: The node, itself never in the set.
+      which: The smallest or the largest of the minimum cuts' sets.
+    """
+    forced = self._forced(node, (), ())
+    cut_bytes = self._solve(node, forced)
+    self._bounds[node] = cut_bytes + self._constant(node)
+    num_nodes = self._graph.num_nodes
+    if which == "least":
+      side = {x for x in self._flow.get_source_side_min_cut() if x < num_nodes}
+    else:
+      side = set(range(num_nodes))
+      side.difference_update(self._flow.get_sink_side_min_cut())
+    self._switch(forced, 0)
+    return side
+
+  def _constant(self, node: int) -> int:
+    extra_bytes = self._graph.nodes[node].extra_bytes
+    shared_bytes = max_shared_bytes(self._graph, node)
+    return self._own_bytes[node] + extra_bytes - shared_bytes
+
+  def _forced(
+    self, node: int, before: tuple[int, ...], after: tuple[int, ...]
+  ) -> np.ndarray:
+    """The arcs to switch on: source to ancestors, descendants to sink."""
+    ancestors = self._ancestors.of((node, *before)).copy()
+    ancestors[node] = False
+    descendants = self._descendants.of((node, *after))
+    forced = np.concatenate([ancestors, descendants]).nonzero()[0]
+    return (forced + self._first_switch).astype(np.int32)
+
+  def _solve(self, node: int, forced: np.ndarray) -> int:
+    self._switch(forced, self._infinite)
+    status = self._flow.solve(self._source, self._sink)
+    if status != self._flow.OPTIMAL:
+      raise RuntimeError(
+        f"SimpleMaxFlow must return OPTIMAL, got status {status} for node"
+        f" {self._graph.nodes[node].name!r}."
+      )
+    self.num_flows += 1
+    return self._flow.optimal_flow()
+
+  def _switch(self, arcs: np.ndarray, capacity: int) -> None:
+    capacities = np.full(len(arcs), capacity, np.int64)
+    self._flow.set_arcs_capacity(
+      arcs,  # pyright: ignore[reportArgumentType]
+      capacities,  # pyright: ignore[reportArgumentType]
+    )
+
+  def _precedence_arcs(self) -> Iterable[tuple[int, int, int]]:
+    for index, node in enumerate(self._graph.nodes):
+      for predecessor in node.predecessors:
+        yield index, predecessor, self._infinite
+
+  def _buffer_arcs(self) -> Iterable[tuple[int, int, int]]:
+    for index, buffer in enumerate(self._graph.buffers):
+      if not buffer.size_bytes or not (buffer.touchers or buffer.live_at_end):
+        continue
+      vertex = self._graph.num_nodes + index
+      tail = self._source if buffer.definer is None else buffer.definer
+      yield tail, vertex, buffer.size_bytes
+      if buffer.live_at_end:
+        yield vertex, self._sink, self._infinite
+        continue
+      for toucher in buffer.touchers:
+        if toucher != buffer.definer:
+          yield vertex, toucher, self._infinite
+
+
+class _Closures:
+  """Which nodes can be reached from which, remembered as they are asked for.
+
+  Args:
+    neighbours: Of each node, the nodes one step away.
+  """
+
+  def __init__(self, neighbours: Sequence[Sequence[int]]):
+    self._neighbours = neighbours
+    self._known: dict[int, np.ndarray] = {}
+
+  def of(self, start: Sequence[int]) -> np.ndarray:
+    """Returns whether each node can be reached; those at the start can."""
+    found = self._of_one(start[0])
+    for node in start[1:]:
+      found = found | self._of_one(node)
+    return found
+
+  def _of_one(self, start: int) -> np.ndarray:
+    if start not in self._known:
+      if len(self._known) * len(self._neighbours) > _MAX_REMEMBERED:
+        self._known.clear()
+      self._known[start] = self._search(start)
+    return self._known[start]
+
+  def _search(self, start: int) -> np.ndarray:
+    found = {start}
+    todo = [start]
+    while todo:
+      for other in self._neighbours[todo.pop()]:
+        if other not in found:
+          found.add(other)
+          todo.append(other)
+    reached = np.zeros(len(self._neighbours), bool)
+    reached[list(found)] = True
+    return reached
+
+
+def max_shared_bytes(graph: Graph, node: int) -> int:
+  """Returns at least the bytes that a node's outputs can share, in any order.
+
+  Exact where every operand and every output is in one pair only; otherwise each
+  output takes its best operand, or each operand its best output, whichever is
+  less.
+  """
+  best_of_operand: dict[int, int] = {}
+  best_of_output: dict[int, int] = {}
+  later = graph.successors[node]
+  for operand, output in graph.nodes[node].shares:
+    buffer = graph.buffers[operand]
+    if buffer.live_at_end or not set(buffer.touchers).isdisjoint(later):
+      continue
+    saved = min(buffer.size_bytes, graph.buffers[output].size_bytes)
+    best_of_operand[operand] = max(best_of_operand.get(operand, 0), saved)
+    best_of_output[output] = max(best_of_output.get(output, 0), saved)
+  return min(sum(best_of_operand.values()), sum(best_of_output.values()))
+
+
+def lower_bound(
+  graph: Graph,
+  order: Sequence[int],
+  max_flows: int,
+  cut: MinCut | None = None,
+) -> LowerBound:
+  """Returns the best bound of the nodes at the top of an order's profile.
+
+  Visits nodes by falling live bytes under `order` and stops where those do not
+  exceed the bound any more: no later node could raise it.
+
+  Args:
+    graph: The program.
+    order: A topological order, the lower its peak the better.
+    max_flows: How many minimum cuts to compute at most.
+    cut: A network of `graph` to be used again, with the bounds it remembers.
+
+  Returns:
+    The bound. If it equals the order's peak, the order is optimal.
+  """
+  cut = cut or MinCut(graph)
+  live = liveness.live_bytes(graph, order)
+  best, arg = 0, None
+  first_flow = cut.num_flows
+  for step in np.argsort(-live, kind="stable").tolist():
+    if live[step] <= best or cut.num_flows - first_flow >= max_flows:
+      break
+    num_bytes = cut.bound(order[step])
+    if num_bytes > best:
+      best, arg = num_bytes, order[step]
+  return LowerBound(best, arg, cut.num_flows - first_flow)

@@ -1,0 +1,131 @@
+"""Live ranges and live bytes of a graph under an order; ASAP and ALAP."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxmem.graph.graph import Graph, topological_order
+
+
+def is_topological(graph: Graph, order: Sequence[int]) -> bool:
+  """Whether the order runs every node once, after all its predecessors."""
+  if len(order) != graph.num_nodes:
+    return False
+  if sorted(order) != list(range(graph.num_nodes)):
+    return False
+  position = _positions(graph, order)
+  return all(
+    position[predecessor] < position[index]
+    for index, node in enumerate(graph.nodes)
+    for predecessor in node.predecessors
+  )
+
+
+def live_ranges(graph: Graph, order: Sequence[int]) -> np.ndarray:
+  """Returns the steps during which each buffer is live.
+
+  Args:
+    graph: The program.
+    order: A permutation of its nodes; not checked, see `is_topological`.
+
+  Returns:
+    int64 array `[num_buffers, 2]` of half-open ranges [start, end): from the
+    step of the first toucher (0 if live at the start) to one past the step of
+    the last (num_steps if live at the end). A buffer that nothing touches and
+    that is not live at the end has the range [0, 0).
+  """
+  arrays = graph.arrays
+  ranges = np.zeros((graph.num_buffers, 2), np.int64)
+  if arrays.touched.size:
+    steps = np.array(_positions(graph, order), np.int64)[arrays.touchers]
+    first = np.minimum.reduceat(steps, arrays.toucher_starts)
+    last = np.maximum.reduceat(steps, arrays.toucher_starts)
+    ranges[arrays.touched, 0] = first
+    ranges[arrays.touched, 1] = last + 1
+  ranges[arrays.live_at_start, 0] = 0
+  ranges[arrays.live_at_end, 1] = graph.num_nodes
+  return ranges
+
+
+def live_bytes(graph: Graph, order: Sequence[int]) -> np.ndarray:
+  """Returns the bytes live while each step executes.
+
+  The sizes of all live buffers, plus the step's extra bytes, minus what its
+  outputs share with operands that die there. The pairs of a node are used in
+  the order in which they are listed, each buffer at most once.
+
+  Args:
+    graph: The program.
+    order: A permutation of its nodes; not checked, see `is_topological`.
+
+  Returns:
+    int64 array `[num_steps]`, in bytes. Its maximum is the peak.
+  """
+  arrays = graph.arrays
+  ranges = live_ranges(graph, order)
+  change = np.zeros(graph.num_nodes + 1, np.int64)
+  np.add.at(change, ranges[:, 0], arrays.size_bytes)
+  np.subtract.at(change, ranges[:, 1], arrays.size_bytes)
+  live = np.cumsum(change[:-1]) + arrays.extra_bytes[list(order)]
+  if arrays.shares.size:
+    _subtract_shares(graph, order, ranges, live)
+  return live
+
+
+def peak_bytes(graph: Graph, order: Sequence[int]) -> int:
+  """Returns the most bytes live at any step; 0 for an empty graph."""
+  return int(live_bytes(graph, order).max(initial=0))
+
+
+def _subtract_shares(
+  graph: Graph, order: Sequence[int], ranges: np.ndarray, live: np.ndarray
+) -> None:
+  arrays = graph.arrays
+  position = np.array(_positions(graph, order), np.int64)
+  nodes, operands, _ = arrays.shares.T
+  dying = ranges[operands, 1] == position[nodes] + 1
+  dying &= ~arrays.live_at_end[operands]
+  used: set[tuple[int, int]] = set()
+  for node, operand, output in arrays.shares[dying].tolist():
+    if (node, operand) in used or (node, output) in used:
+      continue
+    used |= {(node, operand), (node, output)}
+    live[position[node]] -= min(
+      arrays.size_bytes[operand], arrays.size_bytes[output]
+    )
+
+
+def asap(graph: Graph) -> np.ndarray:
+  """Returns the earliest step of each node, int64 `[num_nodes]`.
+
+  It is the length of the longest chain of predecessors: linear to compute, and
+  at most the number of ancestors.
+  """
+  earliest = [0] * graph.num_nodes
+  for index in topological_order([n.predecessors for n in graph.nodes]):
+    for predecessor in graph.nodes[index].predecessors:
+      earliest[index] = max(earliest[index], earliest[predecessor] + 1)
+  return np.array(earliest, np.int64)
+
+
+def alap(graph: Graph) -> np.ndarray:
+  """Returns the latest step of each node, int64 `[num_nodes]`; see `asap`."""
+  latest = [graph.num_nodes - 1] * graph.num_nodes
+  for index in reversed(
+    topological_order([n.predecessors for n in graph.nodes])
+  ):
+    for predecessor in graph.nodes[index].predecessors:
+      latest[predecessor] = min(latest[predecessor], latest[index] - 1)
+  return np.array(latest, np.int64)
+
+
+def slack(graph: Graph) -> np.ndarray:
+  """Returns how many steps each node may move, int64 `[num_nodes]`."""
+  return alap(graph) - asap(graph)
+
+
+def _positions(graph: Graph, order: Sequence[int]) -> list[int]:
+  position = [0] * graph.num_nodes
+  for step, node in enumerate(order):
+    position[node] = step
+  return position

@@ -1,0 +1,348 @@
+"""Makes edits in a scheduled module: second runs, and moves to the host.
+
+The given schedule is walked once, and for every value the latest producer so
+far is known: the original, a clone, or what was fetched from the host. Every
+instruction that is met reads the latest producers; bitcasts, tuples and
+get-tuple-elements in between are made anew where their source changed. What
+nobody reads any more goes: clones, renames, originals whose uses all read
+clones, and outputs of fusions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from jaxmem_hlo.buffers import dataflow
+from jaxmem_hlo.module import RENAMES, Instruction, Module, shapes
+from jaxmem_hlo.proto import hlo_pb2
+
+from jaxmem.rewrite import host_copies
+from jaxmem.rewrite.edits import Edits, Offload, Recompute, Value
+from jaxmem.rewrite.fusion_parts import can_split, part_of_body, part_of_shape
+from jaxmem.rewrite.module_editor import ModuleEditor
+from jaxmem.rewrite.prune import prune
+from jaxmem.rewrite.recompute_rules import (
+  RecomputeError,
+  RecomputeRules,
+  find_overwriters,
+  recomputable,
+)
+
+_SUFFIX = "recompute"
+# The slot of producers that were there before the walk.
+_NEVER_MADE = -1
+
+
+def apply_edits(
+  module: Module,
+  edits: Edits,
+  platform: str | None = None,
+  rules: RecomputeRules | None = None,
+) -> Module:
+  """Returns a module with edits made.
+
+  Args:
+    module: A scheduled module; it is not changed.
+    edits: What to run again and what to move, by ids of the module's entry.
+    platform: "cpu" or "cuda"; only moves to the host need it.
+    rules: What `recomputable(module)` returned, if it is there already.
+
+  Returns:
+    The edited module. Instructions that stay keep their ids, and the entry's
+    order stays as it was; what an edit made is named after it. A second run
+    that nobody reads is not made.
+
+  Raises:
+    RecomputeError: If an edit names no value, would repeat what must not run
+      twice, or would read a value that something else was written over.
+    ValueError: If there is nothing to move a value to on that platform.
+    UnsupportedModuleError: If the module holds something unknown.
+  """
+  if edits.offloads:
+    host_copies.check_platform(platform)
+  return _Rewriter(module, edits, rules or recomputable(module)).run()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Producer:
+  """Who holds a value: an instruction, and the slot where it was made."""
+
+  instruction_id: int
+  slot: int
+
+
+class _Rewriter:
+  def __init__(self, module: Module, edits: Edits, rules: RecomputeRules):
+    self._module = module
+    self._entry = module.entry
+    self._rules = rules
+    self._trees = rules.analysis.dataflow.trees
+    self._editor = ModuleEditor(module)
+    self._schedule = module.schedule(self._entry.id)
+    self._times = {i.id: t for t, i in enumerate(self._schedule)}
+    self._overwritten = {
+      value: self._times[writer.id]
+      for value, writer in find_overwriters(rules.analysis).items()
+    }
+    self._new: list[hlo_pb2.Instruction] = []
+    self._latest: dict[dataflow.Value, _Producer] = {}
+    self._views: dict[tuple[int, int], int] = {}
+    self._whole_clones: dict[tuple[int, int], int] = {}
+    self._shapes = {i.id: i.shape for i in self._entry.instructions}
+    # What to do before the instruction of a time, and after it.
+    self._before: dict[int, list[Callable[[int], None]]] = {}
+    self._after: dict[int, list[Callable[[int], None]]] = {}
+    for move in edits.offloads:
+      self._plan_offload(move)
+    for again in edits.recomputes:
+      self._plan_recompute(again)
+
+  def run(self) -> Module:
+    for time, instruction in enumerate(self._schedule):
+      for act in self._before.get(time, ()):
+        act(time)
+      self._keep(instruction)
+      for act in self._after.get(time, ()):
+        act(time + 1)
+    kept = prune(self._module, self._rules, self._editor, self._new)
+    return self._editor.finish(kept)
+
+  # Edits: checked first, done when the walk comes by.
+
+  def _plan_recompute(self, again: Recompute) -> None:
+    reason = self._rules.why_not(again.value)
+    if reason:
+      raise RecomputeError(
+        f"{self._name(again.value)} cannot be recomputed: {reason}."
+      )
+    time = self._time(again.before, again.value)
+    self._before.setdefault(time, []).append(
+      lambda slot: self._recompute(again.value, slot)
+    )
+
+  def _plan_offload(self, move: Offload) -> None:
+    reason = self._rules.why_not_moved(move.value)
+    if reason:
+      raise RecomputeError(
+        f"{self._name(move.value)} cannot be moved to the host: {reason}."
+      )
+    store_done, fetch_start, fetch_done = (
+      self._time(i, move.value)
+      for i in (move.store_done, move.fetch_start, move.fetch_done)
+    )
+    if not store_done <= fetch_start <= fetch_done:
+      raise RecomputeError(
+        f"{self._name(move.value)}: expected store_done, fetch_start and"
+        f" fetch_done in this order, got times {store_done}, {fetch_start} and"
+        f" {fetch_done}."
+      )
+    transfer = host_copies.Transfer(self._editor, self._new.append)
+    value = self._definition(move.value)
+
+    def store(slot: int) -> None:
+      source = self._original(move.value)
+      self._check_readable(value, _NEVER_MADE, slot, "its copy to the host")
+      transfer.start_store(source, self._shapes[source])
+
+    def end_store(slot: int) -> None:
+      # Until here the copy reads the value.
+      self._check_readable(value, _NEVER_MADE, slot, "its copy to the host")
+      transfer.end_store()
+
+    def fetch(slot: int) -> None:
+      del slot
+      transfer.start_fetch()
+
+    def end_fetch(slot: int) -> None:
+      fetched = transfer.end_fetch()
+      self._shapes[fetched.id] = fetched.shape
+      self._latest[value] = _Producer(fetched.id, slot)
+
+    self._after.setdefault(self._times[move.value.instruction], []).append(
+      store
+    )
+    for time, act in (
+      (store_done, end_store),
+      (fetch_start, fetch),
+      (fetch_done, end_fetch),
+    ):
+      self._before.setdefault(time, []).append(act)
+
+  def _time(self, instruction_id: int, value: Value) -> int:
+    time = self._times.get(instruction_id)
+    if time is None:
+      raise RecomputeError(
+        f"{self._name(value)}: {instruction_id} is no instruction of the"
+        " entry's schedule."
+      )
+    if time <= self._times[value.instruction]:
+      raise RecomputeError(
+        f"{self._name(value)}: {self._schedule[time].name} runs before the"
+        " value is there."
+      )
+    return time
+
+  def _name(self, value: Value) -> str:
+    instruction = self._entry.by_id.get(value.instruction)
+    name = instruction.name if instruction else str(value.instruction)
+    return name if value.output is None else f"{name}.{value.output}"
+
+  def _definition(self, value: Value) -> dataflow.Value:
+    index = () if value.output is None else (value.output,)
+    return self._trees[value.instruction][index]
+
+  # Instructions.
+
+  def _keep(self, instruction: Instruction) -> None:
+    """Emits an instruction of the given schedule."""
+    proto = hlo_pb2.Instruction()
+    proto.CopyFrom(instruction.proto)
+    # Renames stay as they are; who reads them follows them to the source.
+    if instruction.opcode not in RENAMES:
+      slot = self._times[instruction.id]
+      proto.operand_ids[:] = [
+        self._resolve(o, slot) for o in instruction.operands
+      ]
+    self._new.append(proto)
+
+  def _recompute(self, value: Value, slot: int) -> None:
+    instruction = self._entry.by_id[value.instruction]
+    if value.output is None:
+      made = self._clone(instruction, None, slot)
+    elif can_split(self._module, instruction):
+      made = self._clone(instruction, value.output, slot)
+    else:
+      key = (instruction.id, slot)
+      if key not in self._whole_clones:
+        self._whole_clones[key] = self._clone(instruction, None, slot)
+      made = self._element(self._whole_clones[key], instruction, value.output)
+    self._latest[self._definition(value)] = _Producer(made, slot)
+
+  def _clone(
+    self, instruction: Instruction, output: int | None, slot: int
+  ) -> int:
+    """Emits a second run, of one output if that is given."""
+    proto = hlo_pb2.Instruction()
+    proto.CopyFrom(instruction.proto)
+    proto.name = self._editor.fresh_name(f"{instruction.name}.{_SUFFIX}")
+    proto.id = self._editor.fresh_id()
+    proto.metadata.op_name = "/".join(
+      filter(None, (instruction.proto.metadata.op_name, _SUFFIX))
+    )
+    # Where it stands in the schedule is all the order that it needs.
+    del proto.control_predecessor_ids[:]
+    operands = instruction.operands
+    bodies = [self._module.by_id[c].proto for c in instruction.callees]
+    if output is not None:
+      body, kept = part_of_body(
+        self._module.by_id[instruction.callees[0]], (output,)
+      )
+      bodies = [body]
+      operands = tuple(operands[n] for n in kept)
+      proto.shape.CopyFrom(part_of_shape(instruction.shape, (output,)))
+      proto.ClearField("original_value")
+    for operand in operands:
+      self._check_operand(operand, slot, instruction)
+    proto.operand_ids[:] = [self._resolve(o, slot) for o in operands]
+    proto.called_computation_ids[:] = [
+      self._editor.add_computation(b, _SUFFIX) for b in bodies
+    ]
+    self._emit(proto)
+    return proto.id
+
+  def _element(self, whole: int, instruction: Instruction, index: int) -> int:
+    proto = hlo_pb2.Instruction(
+      name=self._editor.fresh_name(f"{instruction.name}.{_SUFFIX}.element"),
+      opcode="get-tuple-element",
+      id=self._editor.fresh_id(),
+      shape=instruction.shape.tuple_shapes[index],
+      metadata=instruction.proto.metadata,
+      tuple_index=index,
+      operand_ids=[whole],
+    )
+    self._emit(proto)
+    return proto.id
+
+  def _emit(self, proto: hlo_pb2.Instruction) -> None:
+    self._shapes[proto.id] = proto.shape
+    self._new.append(proto)
+
+  def _original(self, value: Value) -> int:
+    """The instruction that holds a value as it was first made."""
+    instruction = self._entry.by_id[value.instruction]
+    if value.output is None:
+      return instruction.id
+    return self._element(instruction.id, instruction, value.output)
+
+  # Reads.
+
+  def _resolve(self, operand: int, slot: int) -> int:
+    """Returns what to read instead of an operand: the latest producer."""
+    instruction = self._entry.by_id[operand]
+    if instruction.opcode == "tuple":
+      return self._resolve_tuple(instruction, slot)
+    if shapes.is_tuple(instruction.shape):
+      return operand
+    producer = self._latest.get(self._trees[operand][()])
+    if producer is None:
+      return operand
+    return self._view(producer.instruction_id, instruction)
+
+  def _resolve_tuple(self, instruction: Instruction, slot: int) -> int:
+    elements = [self._resolve(o, slot) for o in instruction.operands]
+    if elements == list(instruction.operands):
+      return instruction.id
+    proto = hlo_pb2.Instruction()
+    proto.CopyFrom(instruction.proto)
+    proto.id = self._editor.fresh_id()
+    proto.name = self._editor.fresh_name(f"{instruction.name}.{_SUFFIX}")
+    proto.operand_ids[:] = elements
+    del proto.control_predecessor_ids[:]
+    self._emit(proto)
+    return proto.id
+
+  def _view(self, producer: int, like: Instruction) -> int:
+    """A producer in the shape in which its value was read before."""
+    if shapes.same_shape(self._shapes[producer], like.shape):
+      return producer
+    key = (producer, like.id)
+    if key not in self._views:
+      proto = hlo_pb2.Instruction(
+        name=self._editor.fresh_name(f"{like.name}.{_SUFFIX}"),
+        opcode="bitcast",
+        id=self._editor.fresh_id(),
+        shape=like.shape,
+        metadata=like.proto.metadata,
+        operand_ids=[producer],
+      )
+      self._emit(proto)
+      self._views[key] = proto.id
+    return self._views[key]
+
+  def _check_operand(
+    self, operand: int, slot: int, reader: Instruction
+  ) -> None:
+    for value in self._trees[operand].values():
+      producer = self._latest.get(value)
+      made = _NEVER_MADE if producer is None else producer.slot
+      self._check_readable(value, made, slot, f"a second {reader.name}")
+
+  def _check_readable(
+    self, value: dataflow.Value, made: int, slot: int, reader: str
+  ) -> None:
+    """Refuses a read behind the write that took the value's buffer.
+
+    Args:
+      value: What is read.
+      made: The slot in which its latest producer was made.
+      slot: The slot of the read: it runs before the instruction of that time.
+      reader: Who reads.
+    """
+    written = self._overwritten.get(value)
+    if written is not None and made <= written < slot:
+      raise RecomputeError(
+        f"{value.name} cannot be read by {reader} before"
+        f" {self._schedule[slot].name}: {self._schedule[written].name} has"
+        " already written over it in place."
+      )

@@ -1,0 +1,107 @@
+"""`jaxmem.jit` with `Options(keep_arena=True)`: arenas stay between calls.
+
+A jitted function compiles for itself, where nobody can put another executable
+in its place. So each signature is compiled ahead of time here, and its arena
+kept (`jaxmem.runtime.kept_arena.keep`).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from jaxmem.runtime import kept_arena
+
+# Settings that change what a function is traced to.
+_SETTINGS = (
+  "jax_enable_x64",
+  "jax_default_matmul_precision",
+  "jax_default_prng_impl",
+  "jax_numpy_dtype_promotion",
+  "jax_numpy_rank_promotion",
+  "jax_debug_nans",
+)
+
+
+class KeptJit:
+  """A jitted function whose temporaries stay allocated between calls on CPUs.
+
+  Has the attributes of the jitted function. Where it cannot be used, because it
+  is traced, or compiled for another device, the jitted function is called.
+
+  Args:
+    jitted: From `jax.jit`, without static arguments.
+  """
+
+  def __init__(self, jitted: Any):
+    functools.update_wrapper(self, jitted)
+    self._jitted = jitted
+    self._compiled: dict[Hashable, Callable[..., Any]] = {}
+    self._lock = threading.Lock()
+
+  def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    """Calls the function."""
+    key = _signature(args, kwargs)
+    if key is None or jax.config.jax_disable_jit:
+      return self._jitted(*args, **kwargs)
+    function = self._compiled.get(key)
+    if function is None:
+      with self._lock:
+        function = self._compiled.get(key) or self._compile(args, kwargs)
+        self._compiled[key] = function
+    return function(*args, **kwargs)
+
+  def release(self) -> None:
+    """Frees all arenas that no call is using; the next calls take new ones."""
+    for function in self._compiled.values():
+      if isinstance(function, kept_arena.KeptArena):
+        function.release()
+
+  def clear_cache(self) -> None:
+    """Forgets all that was compiled, as that of a jitted function does."""
+    self._compiled.clear()
+    self._jitted.clear_cache()
+
+  def __get__(self, instance: Any, owner: Any = None) -> Any:
+    """Binds it as a method."""
+    return self if instance is None else functools.partial(self, instance)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self.__wrapped__, name)
+
+  def _compile(
+    self, args: tuple[Any, ...], kwargs: dict[str, Any]
+  ) -> Callable[..., Any]:
+    compiled = self._jitted.lower(*args, **kwargs).compile()
+    shardings = (compiled.input_shardings, compiled.output_shardings)
+    devices = {d for s in jax.tree.leaves(shardings) for d in s.device_set}
+    memory = compiled.memory_analysis()
+    has_temporaries = memory is None or memory.temp_size_in_bytes > 0
+    if has_temporaries and {d.platform for d in devices} == {"cpu"}:
+      return kept_arena.keep(compiled)
+    return self._jitted
+
+
+def _signature(
+  args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Hashable | None:
+  """Returns what the function is compiled for; None if it is being traced."""
+  leaves, tree = jax.tree.flatten((args, kwargs))
+  if any(isinstance(leaf, Tracer) for leaf in leaves):
+    return None
+  settings = tuple(getattr(jax.config, name) for name in _SETTINGS)
+  try:
+    return (tree, settings, *map(_kind, leaves))
+  except TypeError:
+    # No array: jax says so.
+    return None
+
+
+def _kind(leaf: Any) -> Hashable:
+  sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
+  return jax.typeof(leaf), sharding

@@ -1,0 +1,222 @@
+"""Finds the forward passes of a train step and the blocks they consist of.
+
+Differentiation traces a forward pass to its end, and only then the backward
+pass, whose equations carry a "transpose" scope. So each stretch of equations
+without it, as long as something later reads what it makes, is a forward pass.
+
+A model repeats its blocks. In the sequence of equations, known by primitive and
+types, that is a stretch which equals itself some way on. The way is the length
+of a block; where a block begins is a matter of choice: where few bytes are read
+across and the fewest products have to run again. What lies around repeated
+blocks makes blocks of its own, but for what follows the last: the backward pass
+begins with it, so that nothing is gained by making it again.
+"""
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jax.extend import core
+
+from jaxmem.jaxpr import internals
+from jaxmem.versions.blocks.recipe import Block, make_groups, make_recipe
+from jaxmem.versions.blocks.values import Values, num_bytes, operands, results
+from jaxmem.versions.equation_cost import product_flops
+
+# A repetition holds at least this share of a forward pass's residuals.
+_LEAST_SHARE = 0.02
+# Cuts that let so many times the least bytes through are as good.
+_NARROW = 1.02
+# The shortest block is taken of those that cover this share of the most.
+_NEARLY_MOST = 0.9
+
+
+def find_blocks(values: Values) -> tuple[Block, ...]:
+  """Finds the blocks of all forward passes.
+
+  Args:
+    values: The values of a flat jaxpr.
+
+  Returns:
+    The blocks, in order; none where nothing repeats.
+  """
+  found = []
+  for start, end in _forward_passes(values.jaxpr):
+    cuts = _Forward(values, start, end).cuts()
+    found += [Block(a, b, end) for a, b in itertools.pairwise(cuts)]
+  return tuple(found)
+
+
+def _forward_passes(jaxpr: core.Jaxpr) -> Iterator[tuple[int, int]]:
+  """Yields the stretches that a backward pass follows."""
+  kinds = [internals.is_transposed(eqn) for eqn in jaxpr.eqns]
+  start = 0
+  for is_backward, group in itertools.groupby(kinds):
+    end = start + len([*group])
+    if not is_backward and end < len(kinds):
+      yield start, end
+    start = end
+
+
+class _Forward:
+  """One forward pass."""
+
+  def __init__(self, values: Values, start: int, end: int):
+    self._values = values
+    self._start = start
+    self._end = end
+
+  def cuts(self) -> list[int]:
+    """Returns where blocks begin and end; empty if nothing repeats."""
+    least = _LEAST_SHARE * self._residual_bytes[-1]
+    runs = sorted(self._repetitions(self._start, self._end, least))
+    if not runs:
+      return []
+    cuts = {self._start}
+    for run in runs:
+      cuts.update(run)
+    return self._without_small(sorted(cuts), least)
+
+  def _without_small(self, cuts: Sequence[int], least: float) -> list[int]:
+    """Joins what holds few residuals with what follows."""
+    kept = [cuts[-1]]
+    for cut in reversed(cuts[:-1]):
+      if self._held(cut, kept[-1]) >= least or len(kept) == 1:
+        kept.append(cut)
+    kept[-1] = cuts[0]
+    return kept[::-1]
+
+  def _repetitions(
+    self, start: int, end: int, least: float
+  ) -> Iterator[tuple[int, ...]]:
+    """Yields the cuts of repetitions between two equations."""
+    best = self._best_repetition(start, end)
+    if best is None or self._held(best[1], best[2]) <= least:
+      return
+    cuts = self._placed(*best)
+    if len(cuts) > 1:
+      yield cuts
+    yield from self._repetitions(start, best[1], least)
+    yield from self._repetitions(best[2], end, least)
+
+  def _best_repetition(
+    self, start: int, end: int
+  ) -> tuple[int, int, int] | None:
+    """Returns length, start and end of the repetition that holds most."""
+    found = []
+    kinds = self._kinds[start - self._start : end - self._start]
+    for length in range(1, len(kinds) // 2 + 1):
+      for first, last in _stretches(kinds[length:] == kinds[:-length]):
+        if last - first >= length:
+          a, b = start + first, start + last + length
+          found.append((self._held(a, b), length, a, b))
+    if not found:
+      return None
+    most = max(held for held, *_ in found)
+    nearly = [f for f in found if f[0] >= _NEARLY_MOST * most]
+    _, length, a, b = min(nearly, key=lambda f: (f[1], -f[0], f[2]))
+    return length, a, b
+
+  def _placed(self, length: int, start: int, end: int) -> tuple[int, ...]:
+    """Returns the cuts of a repetition."""
+
+    def crossing(offset: int) -> int:
+      first = start + offset - self._start
+      return int(np.max(self._crossing[first : end - self._start : length]))
+
+    least = min(crossing(offset) for offset in range(length))
+    narrow = [o for o in range(length) if crossing(o) <= _NARROW * least]
+
+    def cost(offset: int) -> tuple[float, int, int]:
+      first = end - length - (end - start - offset) % length
+      flops = self._recomputed_flops(first, first + length)
+      return flops, crossing(offset), offset
+
+    # The end may be where the narrow cut is as well.
+    return tuple(range(start + min(narrow, key=cost), end + 1, length))
+
+  def _recomputed_flops(self, start: int, stop: int) -> float:
+    """Returns the flops of products that recomputing a block takes."""
+    values = self._values
+    (group,) = make_groups(values, [Block(start, stop, self._end)], 1)
+    recipe = make_recipe(values, group, ())
+    eqns = recipe.eqns if recipe else ()
+    return sum(_flops(values.jaxpr.eqns[index]) for index in eqns)
+
+  def _held(self, start: int, end: int) -> int:
+    held = self._residual_bytes
+    return int(held[end - self._start] - held[start - self._start])
+
+  @functools.cached_property
+  def _kinds(self) -> np.ndarray:
+    """A number for each equation, the same for those that are alike."""
+    numbers: dict[object, int] = {}
+    kinds = []
+    for eqn in self._values.jaxpr.eqns[self._start : self._end]:
+      types = [str(atom.aval) for atom in (*eqn.invars, *eqn.outvars)]
+      key = eqn.primitive.name, *types
+      kinds.append(numbers.setdefault(key, len(numbers)))
+    return np.array(kinds, dtype=np.int64)
+
+  @functools.cached_property
+  def _residual_bytes(self) -> np.ndarray:
+    """Bytes made before each equation that are read after the pass."""
+    held = np.zeros(self._end - self._start + 1, dtype=np.int64)
+    for index, var in self._activations():
+      readers = self._values.readers.get(var, ())
+      if readers and readers[-1] >= self._end:
+        held[index + 1 - self._start] += num_bytes(var)
+    return np.cumsum(held)
+
+  @functools.cached_property
+  def _crossing(self) -> np.ndarray:
+    """Bytes that equations read across each position."""
+    change = np.zeros(self._end - self._start + 2, dtype=np.int64)
+    for index, var in self._activations():
+      readers = self._values.readers.get(var, ())
+      inner = [r for r in readers if r < self._end]
+      if inner:
+        change[index + 1 - self._start] += num_bytes(var)
+        change[inner[-1] + 1 - self._start] -= num_bytes(var)
+    return np.cumsum(change)
+
+  def _activations(self) -> Iterator[tuple[int, core.Var]]:
+    """Yields what equations make, but for what depends on weights alone."""
+    weights = self._weights()
+    for index in range(self._start, self._end):
+      eqn = self._values.jaxpr.eqns[index]
+      if operands(eqn) and all(v in weights for v in operands(eqn)):
+        weights.update(results(eqn))
+        continue
+      for var in results(eqn):
+        yield index, var
+
+  def _weights(self) -> set[core.Var]:
+    """Returns what is there before the pass and does not come from a batch.
+
+    Weights are the inputs of the types that the step returns: new weights, or
+    their gradients.
+    """
+    jaxpr = self._values.jaxpr
+    returned = {str(atom.aval) for atom in jaxpr.outvars}
+    weights = {v for v in jaxpr.invars if str(v.aval) in returned}
+    weights.update(jaxpr.constvars)
+    for eqn in jaxpr.eqns[: self._start]:
+      weights.update(results(eqn))
+    return weights
+
+
+def _flops(eqn: core.JaxprEqn) -> float:
+  """Returns the flops of products in an equation, loops included."""
+  runs = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+  bodies = core.jaxprs_in_params(eqn.params)
+  inner = sum(_flops(e) for body in bodies for e in body.eqns)
+  return product_flops(eqn) + runs * inner
+
+
+def _stretches(flags: np.ndarray) -> Iterator[tuple[int, int]]:
+  """Yields where stretches of true values begin and end."""
+  padded = np.concatenate([[0], flags.astype(np.int8), [0]])
+  changes = np.flatnonzero(np.diff(padded))
+  yield from zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True)

@@ -1,0 +1,114 @@
+"""Seconds that equations take, estimated before a compiler has seen them.
+
+What is recomputed in a loop's body is fused with what reads it there. So an
+elementwise equation counts for its arithmetic, without a kernel of its own, and
+for writing its result once if it has to be a buffer; products, reductions and
+the like read their operands as well, and start a kernel. `jaxmem.cost` does
+this for compiled modules.
+"""
+
+import math
+from typing import Any
+
+from jax.extend import core
+
+from jaxmem.cost import Precision, Rates
+from jaxmem.jaxpr import memory
+
+# Kernels of their own, which read all of their operands.
+_READERS = frozenset(
+  """
+  argmax argmin cholesky cumlogsumexp cummax cummin cumprod cumsum eigh fft
+  lu qr reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
+  reduce_window reduce_window_max reduce_window_sum scatter scatter-add
+  scatter_add select_and_scatter_add sort top_k triangular_solve
+  """.split()
+)
+# Integer operations per word that Threefry makes, of 20 rounds.
+_THREEFRY_FLOPS = 100
+_RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
+
+
+def equation_seconds(
+  eqn: core.JaxprEqn, rates: Rates, *, is_fused: bool = False
+) -> float:
+  """Returns the estimated time of one equation, its callees included.
+
+  A branch counts as its most expensive side. A `while`, whose length is not
+  known, counts as one round.
+
+  Args:
+    eqn: Any equation.
+    rates: Of the device that will run it.
+    is_fused: Whether results of elementwise equations are never written.
+  """
+  bodies = [
+    jaxpr_seconds(body, rates, is_fused=is_fused)
+    for body in core.jaxprs_in_params(eqn.params)
+  ]
+  name = eqn.primitive.name
+  if name == "cond":
+    return max(bodies)
+  if bodies and name not in _READERS:
+    return eqn.params["length"] * sum(bodies) if name == "scan" else sum(bodies)
+  if memory.renamed(eqn, views=True):
+    return 0.0
+  written = sum(memory.size_bytes(v.aval) for v in eqn.outvars)
+  read = sum(memory.size_bytes(v.aval) for v in eqn.invars)
+  products = product_flops(eqn)
+  if products:
+    precision = _precision(eqn, rates)
+    return rates.seconds({precision: products}, 0.0, read + written)
+  if name in _READERS:
+    elements = sum(_elements(v.aval) for v in eqn.invars)
+    return rates.seconds({}, elements, read + written)
+  elements = sum(_elements(v.aval) for v in eqn.outvars)
+  scalar = elements * (_THREEFRY_FLOPS if name in _RANDOM else 1)
+  written = 0 if is_fused else written
+  return rates.seconds({}, scalar, written) - rates.launch_s
+
+
+def jaxpr_seconds(
+  jaxpr: core.Jaxpr, rates: Rates, *, is_fused: bool = False
+) -> float:
+  """Returns the estimated time of all equations of a jaxpr."""
+  return sum(
+    equation_seconds(eqn, rates, is_fused=is_fused) for eqn in jaxpr.eqns
+  )
+
+
+def product_flops(eqn: core.JaxprEqn) -> float:
+  """Returns the flops of a matrix product or convolution; 0 for others.
+
+  A multiply-add counts as two. Padding of convolutions counts as if it were
+  data.
+  """
+  name = eqn.primitive.name
+  if name == "dot_general":
+    (contracting, _), _ = eqn.params["dimension_numbers"]
+    shape = _shape(eqn.invars[0].aval)
+    depth = math.prod(shape[axis] for axis in contracting)
+    return 2.0 * _elements(eqn.outvars[0].aval) * depth
+  if name == "conv_general_dilated":
+    kernel = eqn.invars[1].aval
+    features = _shape(kernel)[eqn.params["dimension_numbers"].rhs_spec[0]]
+    per_output = _elements(kernel) / max(features, 1)
+    return 2.0 * _elements(eqn.outvars[0].aval) * per_output
+  return 0.0
+
+
+def _precision(eqn: core.JaxprEqn, rates: Rates) -> Precision:
+  itemsize = max(memory.itemsize(v.aval) for v in eqn.invars)
+  if itemsize <= 2:
+    return "bf16"
+  asked = str(eqn.params.get("precision"))
+  is_highest = "HIGHEST" in asked or itemsize > 4
+  return "fp32" if is_highest else rates.float32_products
+
+
+def _shape(aval: Any) -> tuple[int, ...]:
+  return getattr(aval, "shape", ())
+
+
+def _elements(aval: Any) -> int:
+  return math.prod(_shape(aval))

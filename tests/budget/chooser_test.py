@@ -1,0 +1,179 @@
+import dataclasses
+import math
+
+import budget_problems
+from absl.testing import absltest, parameterized
+
+from jaxmem.budget import chooser, exact, greedy, lower_bound, pool, validate
+from jaxmem.budget.profile import Profile
+from jaxmem.errors import InfeasibleError
+
+# Plans of more events than this are not looked at by brute force.
+_MOST_EVENTS = 3
+
+
+def _cheapest(plans, limit_bytes):
+  costs = [seconds for peak, seconds, _ in plans if peak <= limit_bytes]
+  return min(costs, default=math.inf)
+
+
+class ChooseTest(parameterized.TestCase):
+  def test_chain_by_hand(self):
+    # Four layers of 10 bytes: a0 .. a3 and g3 are live at step 4: 50. Below
+    # that a0 has to go, until before its backward step 7: then steps 3 and 5
+    # hold 30 and 40, steps 4 and 6 40 and 30, for one second.
+    problem = budget_problems.chain(4)
+    self.assertEqual(Profile(problem).peak_bytes, 50)
+    choice = chooser.choose(problem, 40)
+    self.assertEqual(choice.peak_bytes, 40)
+    self.assertEqual(choice.extra_s, 1.0)
+    self.assertEqual(chooser.choose(problem, 50).events, ())
+
+  def test_says_what_forces_the_bytes(self):
+    problem = budget_problems.chain(4)
+    with self.assertRaises(InfeasibleError) as caught:
+      chooser.choose(problem, 29)
+    # A backward step holds two operands and its output.
+    self.assertEqual(caught.exception.lower_bound_bytes, 30)
+    self.assertEqual(caught.exception.smallest_bytes, 30)
+    self.assertLen(caught.exception.buffers, 3)
+    self.assertEqual(chooser.choose(problem, 30).peak_bytes, 30)
+
+  @parameterized.parameters(range(12))
+  def test_is_as_good_as_brute_force(self, seed):
+    problem = budget_problems.random_problem(seed, num_steps=6)
+    plans = budget_problems.all_plans(problem, _MOST_EVENTS)
+    peak = Profile(problem).peak_bytes
+    lowest = min(p[0] for p in plans)
+    for limit in range(lowest, peak + 1):
+      expected = _cheapest(plans, limit)
+      choice = chooser.choose(problem, limit)
+      seen = validate.check(problem, choice.edits, limit)
+      self.assertEmpty(seen.faults)
+      self.assertEqual(seen.peak_bytes, choice.peak_bytes)
+      self.assertAlmostEqual(seen.seconds, choice.extra_s)
+      # Brute force stops at few events; more may be cheaper.
+      if len(choice.events) <= _MOST_EVENTS:
+        self.assertAlmostEqual(choice.extra_s, expected, msg=str(limit))
+      else:
+        self.assertLess(choice.extra_s, expected)
+
+  @parameterized.parameters(range(12))
+  def test_infeasible_is_right(self, seed):
+    problem = budget_problems.random_problem(seed, num_steps=6)
+    plans = budget_problems.all_plans(problem, _MOST_EVENTS)
+    with self.assertRaises(InfeasibleError) as caught:
+      chooser.choose(problem, 0)
+    smallest = caught.exception.smallest_bytes
+    self.assertLessEqual(smallest, min(p[0] for p in plans))
+    self.assertEqual(caught.exception.lower_bound_bytes, smallest)
+    self.assertLessEqual(
+      lower_bound.unavoidable_bytes(problem).num_bytes, smallest
+    )
+    chooser.choose(problem, smallest)
+    with self.assertRaises(InfeasibleError):
+      chooser.choose(problem, smallest - 1)
+
+  @parameterized.parameters(range(4))
+  def test_bounds_enclose_exact_and_greedy(self, seed):
+    problem = budget_problems.random_problem(seed + 50, num_steps=14)
+    peak = Profile(problem).peak_bytes
+    for limit in (int(0.9 * peak), int(0.8 * peak), int(0.7 * peak)):
+      plan = greedy.solve(greedy.Start(problem), limit)
+      events = pool.all_events(problem, most=10_000)
+      self.assertIsNotNone(events)
+      result = exact.choose_from_pool(problem, limit, events or (), work=20.0)
+      bound = lower_bound.seconds(problem, limit)
+      if result.profile is None:
+        self.assertGreater(plan.peak_bytes, limit)
+        continue
+      self.assertEqual(result.status, "optimal")
+      self.assertLessEqual(result.profile.peak_bytes, limit)
+      self.assertLessEqual(bound, result.profile.seconds + 1e-6)
+      self.assertLessEqual(result.lower_bound_s, result.profile.seconds + 1e-6)
+      if plan.peak_bytes <= limit:
+        self.assertLessEqual(result.profile.seconds, plan.seconds + 1e-6)
+
+  def test_a_larger_limit_never_costs_more(self):
+    problem = _long_chain()
+    self.assertIsNone(pool.all_events(problem, most=400))
+    remembering = chooser.Chooser(problem)
+    peak = Profile(problem).peak_bytes
+    costs = []
+    for limit in range(peak // 3, peak + 1, peak // 9):
+      choice = remembering.choose(limit)
+      self.assertLessEqual(choice.peak_bytes, limit)
+      self.assertEmpty(validate.check(problem, choice.edits, limit).faults)
+      costs.append(choice.extra_s)
+    self.assertEqual(costs, sorted(costs, reverse=True))
+    self.assertGreater(costs[0], costs[-1])
+
+  def test_a_larger_limit_of_the_same_rung_costs_no_more(self):
+    problem = _long_chain()
+    rung = 0.7 * Profile(problem).peak_bytes
+    # Each by a chooser of its own, that knows nothing of the others.
+    limits = [int(rung * (1 + part)) for part in (0, 0.001, 0.002, 0.003)]
+    costs = [chooser.choose(problem, limit).extra_s for limit in limits]
+    self.assertEqual(costs, sorted(costs, reverse=True))
+
+  def test_same_choice_every_time(self):
+    problem = _long_chain()
+    limit = Profile(problem).peak_bytes // 2
+    first = chooser.choose(problem, limit, with_bound=True)
+    self.assertEqual(chooser.choose(problem, limit, with_bound=True), first)
+    assert first.lower_bound_s is not None
+    self.assertLessEqual(first.lower_bound_s, first.extra_s)
+
+  def test_slots_are_no_temporaries(self):
+    problem = dataclasses.replace(budget_problems.chain(4), slot_bytes=20)
+    self.assertEqual(chooser.choose(problem, 30).events, ())
+    self.assertEqual(chooser.choose(problem, 20).peak_bytes, 20)
+
+
+class GreedyTest(absltest.TestCase):
+  def test_makes_inputs_again_rather_than_keep_them(self):
+    # Six layers in 40 bytes: only with runs that feed each other.
+    problem = budget_problems.chain(6)
+    plan = greedy.solve(greedy.Start(problem), 40)
+    self.assertLessEqual(plan.peak_bytes, 40)
+    fed = [(u, b) for u, b in plan.events if plan.has(u - 1, b)]
+    self.assertNotEmpty(fed)
+
+  def test_delete_keeps_the_limit(self):
+    problem = budget_problems.chain(6)
+    plan = Profile(problem, [(0, 11), (1, 10), (2, 9)])
+    limit = 60
+    greedy.delete(plan, limit)
+    # Without any run 70 bytes are live at step 6: one run is enough.
+    self.assertLen(plan.events, 1)
+    self.assertLessEqual(plan.peak_bytes, limit)
+
+  def test_clean_drops_runs_that_only_fed_what_nobody_reads(self):
+    problem = budget_problems.chain(4)
+    # Nobody reads a1 between steps 5 and 6, where it is made again, and only
+    # that run reads what the run of a0 before step 5 makes.
+    runs = [(0, 5), (1, 5), (0, 6), (1, 6), (0, 7)]
+    plan = Profile(problem, runs)
+    greedy.clean(plan)
+    self.assertEqual(plan.events, ((0, 6), (0, 7), (1, 6)))
+
+
+def _long_chain():
+  """Forty layers of different sizes and costs."""
+  problem = budget_problems.chain(40)
+  sizes = [30 + 7 * (n * n % 11) for n in range(len(problem.values))]
+  return dataclasses.replace(
+    problem,
+    values=tuple(
+      dataclasses.replace(v, size_bytes=s)
+      for v, s in zip(problem.values, sizes, strict=True)
+    ),
+    units=tuple(
+      dataclasses.replace(u, seconds=1.0 + n * 3 % 7)
+      for n, u in enumerate(problem.units)
+    ),
+  )
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,353 @@
+"""Blocks that are recomputed: what is found, what is kept, and the numbers."""
+
+import functools
+import itertools
+
+import blocks_cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scan_cases
+from absl.testing import absltest, parameterized
+
+import jaxmem
+from benchmarks.zoo import language, training
+from jaxmem import cost
+from jaxmem.compiler.capture import Capture
+from jaxmem.jaxpr.flatten import flatten
+from jaxmem.planning.request import Request
+from jaxmem.versions import blocks, choose
+from jaxmem.versions.blocks.find import find_blocks
+from jaxmem.versions.blocks.fused import fused_seconds
+from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
+from jaxmem.versions.blocks.recipe import make_groups, make_recipe
+from jaxmem.versions.blocks.values import Values, num_bytes
+from jaxmem.versions.equation_cost import equation_seconds, product_flops
+
+_RATES = cost.for_target("h200")
+_NUM_STEPS = 3
+
+
+def _jaxpr(name):
+  step, args = blocks_cases.CASES[name]()
+  return jax.make_jaxpr(step)(*args)
+
+
+def _values(name):
+  return Values(flatten(_jaxpr(name)))
+
+
+def _run(step, args):
+  params, state, batch = args
+  losses = []
+  for _ in range(_NUM_STEPS):
+    params, state, loss = step(params, state, batch)
+    losses.append(loss)
+  return jax.tree.leaves((params, state, losses))
+
+
+def _recomputing(step, num_groups, keep_bytes=0, seen=None):
+  choice = blocks.BlockChoice(num_groups=num_groups, keep_bytes=keep_bytes)
+  record = (lambda _: None) if seen is None else seen.append
+  return blocks.recompute_blocks(
+    step, choice, rates=_RATES, on_recomputed=record
+  )
+
+
+def _temp_bytes(step, args):
+  memory = jax.jit(step).lower(*args).compile().memory_analysis()
+  assert memory is not None
+  return memory.temp_size_in_bytes
+
+
+class FindTest(parameterized.TestCase):
+  def test_blocks_of_a_chain_are_its_layers(self):
+    values = _values("chain")
+    found = find_blocks(values)
+    # One block per layer: each makes one sum that the next one reads.
+    self.assertLen(found, blocks_cases.NUM_BLOCKS)
+    groups = make_groups(values, found, len(found))
+    size = 4 * blocks_cases.NUM_ROWS * blocks_cases.WIDTH
+    for before, after in itertools.pairwise(found):
+      self.assertEqual(before.stop, after.start)
+      (made,) = values.jaxpr.eqns[before.stop - 1].outvars
+      self.assertEqual(num_bytes(made), size)
+      self.assertEqual(values.jaxpr.eqns[before.stop - 1].primitive.name, "add")
+    # The last product of a layer is not needed to make its residuals anew.
+    for group in groups:
+      recipe = make_recipe(values, group, ())
+      assert recipe is not None
+      again = [values.jaxpr.eqns[index] for index in recipe.eqns]
+      self.assertEqual(sum(product_flops(eqn) > 0 for eqn in again), 1)
+    described = blocks.describe_blocks(_jaxpr("chain"))
+    self.assertEqual(described.number, blocks_cases.NUM_BLOCKS)
+    self.assertEqual(described.crossing_bytes, size)
+
+  def test_casts_of_weights_are_no_blocks(self):
+    found = find_blocks(_values("bfloat16"))
+    self.assertLen(found, blocks_cases.NUM_BLOCKS)
+
+  def test_each_forward_pass_has_its_blocks(self):
+    found = find_blocks(_values("two losses"))
+    self.assertLen(found, 2 * blocks_cases.NUM_BLOCKS)
+    self.assertLen({block.end for block in found}, 2)
+
+  def test_nothing_repeats(self):
+    def loss(params, x):
+      return jnp.mean(blocks_cases.block(x, params[0]) ** 2)
+
+    step, args = scan_cases.train(
+      loss, blocks_cases.weights(), blocks_cases.batch()
+    )
+    jaxpr = jax.make_jaxpr(step)(*args)
+    found = blocks.describe_blocks(jaxpr)
+    self.assertEqual(found.number, 0)
+    self.assertIn("repeats", found.reason)
+    choice = blocks.BlockChoice(num_groups=1)
+    recomputed = blocks.recompute_step(jaxpr, choice, _RATES)
+    self.assertIs(recomputed.closed_jaxpr, jaxpr)
+    self.assertEqual(recomputed.num_dropped, 0)
+
+  def test_a_step_without_gradients_has_none(self):
+    jaxpr = jax.make_jaxpr(blocks_cases.stacked)(
+      blocks_cases.weights(), blocks_cases.batch()
+    )
+    self.assertEqual(blocks.describe_blocks(jaxpr).number, 0)
+
+
+class ParityTest(parameterized.TestCase):
+  @parameterized.parameters(
+    *((name, 99) for name in blocks_cases.CASES),
+    *((name, 2) for name in ("custom derivative", "mask of all")),
+  )
+  def test_results_are_bit_equal(self, name, num_groups):
+    step, args = blocks_cases.CASES[name]()
+    seen = []
+    changed = _recomputing(step, num_groups, seen=seen)
+    expected = _run(jax.jit(step), args)
+    donating = jax.jit(changed, donate_argnums=(0, 1))
+    found = _run(donating, jax.tree.map(jnp.array, args))
+    self.assertGreater(seen[0].num_dropped, 0)
+    for one, other in zip(found, expected, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+  def test_a_transformer_is_equal_up_to_rounding(self):
+    # XLA fuses the second run of softmax and GELU in another way.
+    shape = language.TINY
+    module = language.Gpt2(shape, scanned=False)
+    step = training.make_step(
+      "gpt2_small",
+      module,
+      [shape.tokens(2)] * 2,
+      num_classes=shape.vocabulary,
+      optimizer=optax.sgd(1.0),
+    )
+    args = training.concrete(step)
+    expected = jax.jit(step.function)(*args)
+    found = jax.jit(_recomputing(step.function, 99))(*args)
+    for before, one, other in zip(
+      *(jax.tree.leaves(tree[0]) for tree in (args, found, expected)),
+      strict=True,
+    ):
+      gradient = np.asarray(before) - other
+      tolerance = 1e-5 * np.max(np.abs(gradient)) + 1e-7
+      np.testing.assert_allclose(one, other, rtol=1e-6, atol=tolerance)
+    np.testing.assert_allclose(found[-1], expected[-1], rtol=1e-6)
+
+  def test_callbacks_run_once(self):
+    calls = []
+
+    def loss(params, x):
+      for p in params:
+        hidden = jnp.tanh(x @ p["w"])
+        jax.debug.callback(lambda _: calls.append(1), jnp.sum(hidden))
+        x = x + hidden @ p["v"]
+      return jnp.mean(x**2)
+
+    step, args = scan_cases.train(
+      loss, blocks_cases.weights(), blocks_cases.batch()
+    )
+    jax.block_until_ready(jax.jit(_recomputing(step, 99))(*args))
+    jax.effects_barrier()
+    self.assertLen(calls, blocks_cases.NUM_BLOCKS)
+
+
+class BytesTest(parameterized.TestCase):
+  @parameterized.parameters(
+    "chain",
+    "bfloat16",
+    "custom derivative",
+    "branches",
+    "while loop",
+    "mask of all",
+    "parts of a batch",
+  )
+  def test_temporaries_shrink(self, name):
+    step, args = blocks_cases.CASES[name]()
+    before = _temp_bytes(step, args)
+    self.assertLess(_temp_bytes(_recomputing(step, 99), args), 0.6 * before)
+
+  def test_as_small_as_a_checkpoint_of_each_block(self):
+    def by_hand(params, x):
+      for p in params:
+        x = jax.checkpoint(blocks_cases.block)(x, p)
+      return jnp.mean(x**2)
+
+    arrays = blocks_cases.weights(), blocks_cases.batch()
+    step, args = blocks_cases.CASES["chain"]()
+    hand, hand_args = scan_cases.train(by_hand, *arrays, optax.adamw(1e-2))
+    self.assertLessEqual(
+      _temp_bytes(_recomputing(step, 99), args),
+      1.15 * _temp_bytes(hand, hand_args),
+    )
+
+  def test_what_is_returned_stays(self):
+    values = _values("activations returned")
+    groups = make_groups(values, find_blocks(values), 99)
+    needs = {var for group in groups for var in group.needs}
+    self.assertTrue(needs.isdisjoint(values.jaxpr.outvars))
+
+  def test_larger_groups_keep_fewer_ends(self):
+    values = _values("chain")
+    found = find_blocks(values)
+    groups = make_groups(values, found, 2)
+    self.assertEqual(
+      [(g.start, g.stop) for g in groups],
+      [(found[0].start, found[2].stop), (found[3].start, found[4].stop)],
+    )
+    # What crosses from the first block to the second is made anew.
+    ends = [values.jaxpr.eqns[b.stop - 1].outvars[0] for b in found]
+    self.assertIn(ends[0], groups[0].needs)
+    self.assertNotIn(ends[2], {*groups[0].needs, *groups[1].needs})
+
+
+class KeepTest(parameterized.TestCase):
+  @parameterized.parameters("chain", "dropout", "branches", "mask of all")
+  def test_the_best_of_all_sets_is_kept(self, name):
+    values = _values(name)
+    groups = make_groups(values, find_blocks(values), 99)[:2]
+    full = choose_kept(values, groups, 2**40, _RATES)
+    candidates = sorted(full, key=values.definers.__getitem__)[:8]
+    self.assertNotEmpty(candidates)
+
+    def seconds(kept):
+      recipes = [make_recipe(values, group, kept) for group in groups]
+      again = {index for r in recipes if r is not None for index in r.eqns}
+      heavy = {values.definers[v] for v in full}
+      return sum(
+        equation_seconds(values.jaxpr.eqns[index], _RATES)
+        for index in again & heavy
+      )
+
+    for share in (0.3, 0.6):
+      room = int(share * sum(num_bytes(v) for v in full))
+      kept = choose_kept(values, groups, room, _RATES)
+      self.assertLessEqual(sum(num_bytes(v) for v in kept), room)
+      for number in range(len(candidates) + 1):
+        for other in itertools.combinations(candidates, number):
+          if sum(num_bytes(v) for v in other) <= room:
+            self.assertLessEqual(seconds(kept), seconds(other) + 1e-11)
+
+  def test_what_is_fused_is_not_kept(self):
+    @jax.custom_jvp
+    def smooth(x):
+      return jnp.tanh(x) * x
+
+    @jax.custom_jvp
+    def product(x):
+      return x @ x
+
+    for each in (smooth, product):
+      each.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
+    jaxpr = jax.make_jaxpr(lambda x: (smooth(x), product(x)))(jnp.ones((4, 4)))
+    self.assertEqual([is_heavy_eqn(e) for e in jaxpr.eqns], [False, True])
+
+  def test_fused_seconds(self):
+    # Of x + tanh((x * scale) @ w + b) @ v both products read a value that is
+    # made elementwise, in the backward pass at least: (x * scale) from x and
+    # scale, which is made of x, and tanh(...) from the first product and b.
+    values = _values("chain")
+    group = make_groups(values, find_blocks(values), 99)[1]
+    kept = choose_kept(values, (group,), 2**40, _RATES)
+    recipe = make_recipe(values, group, kept)
+    assert recipe is not None
+    rows, width = blocks_cases.NUM_ROWS, blocks_cases.WIDTH
+    scaled = rows * width + rows * width
+    tanh = 2 * rows * width + 2 * rows * width + 2 * width
+    expected = sum(_RATES.seconds({}, 0.0, 4 * n) for n in (scaled, tanh))
+    self.assertAlmostEqual(
+      fused_seconds(values, group, recipe, _RATES), expected, places=9
+    )
+
+  def test_more_bytes_less_work(self):
+    step, args = blocks_cases.CASES["chain"]()
+    jaxpr = jax.make_jaxpr(step)(*args)
+    products = [
+      sum(
+        eqn.primitive.name == "dot_general"
+        for eqn in blocks.recompute_step(
+          jaxpr, blocks.BlockChoice(num_groups=99, keep_bytes=size), _RATES
+        ).closed_jaxpr.eqns
+      )
+      for size in (0, 20_000, 10**9)
+    ]
+    # One product of 12,288 bytes is kept, then all.
+    num_blocks = blocks_cases.NUM_BLOCKS
+    fewest = products[0] - num_blocks
+    self.assertEqual(
+      products, [fewest + n for n in (num_blocks, num_blocks - 1, 0)]
+    )
+
+
+@functools.cache
+def _unlimited():
+  step, args = blocks_cases.CASES["branches"]()
+  return jaxmem.plan(step, *args, options=jaxmem.Options(effort="fast"))
+
+
+def _limit(fraction):
+  plan = _unlimited()
+  fixed_bytes = plan.total_bytes - plan.temp_bytes
+  return fixed_bytes + int(fraction * plan.temp_bytes)
+
+
+def _pick(limit):
+  step, args = blocks_cases.CASES["branches"]()
+  options = jaxmem.Options(effort="fast")
+  request = Request(options=options, limit_bytes=limit)
+  capture = Capture(lambda traced: traced.lower(), None, request)
+  return choose.pick(jax.jit(step).trace(*args), capture, request)
+
+
+class LimitTest(absltest.TestCase):
+  def test_nothing_changes_where_the_step_fits(self):
+    self.assertTrue(_pick(_limit(1.0)).is_as_written)
+
+  def test_blocks_go_where_edits_cannot(self):
+    # No edit of the scheduled program runs a branch again.
+    limit = _limit(0.5)
+    variant = _pick(limit)
+    self.assertIsNotNone(variant.choice)
+    self.assertEqual(_pick(limit), variant)
+    step, args = blocks_cases.CASES["branches"]()
+    options = jaxmem.Options(effort="fast", verify=True)
+    plan = jaxmem.plan(step, *args, memory_limit=limit, options=options)
+    self.assertLessEqual(plan.total_bytes, limit)
+    self.assertEqual(plan.model_error, 0)
+    assert plan.budget is not None
+    self.assertEqual(plan.budget.num_dropped, variant.num_residuals)
+    self.assertGreater(plan.budget.extra_s, 0)
+    ours = jaxmem.jit(step, memory_limit=limit, options=options)
+    expected = _run(jax.jit(step), args)
+    for one, other in zip(_run(ours, args), expected, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+  def test_a_bad_choice_is_refused(self):
+    choice = blocks.BlockChoice(num_groups=0)
+    with self.assertRaisesRegex(ValueError, "num_groups must be positive"):
+      blocks.recompute_step(_jaxpr("chain"), choice, _RATES)
+
+
+if __name__ == "__main__":
+  absltest.main()

@@ -1,0 +1,110 @@
+"""Tests of versions.equation_cost, by hand-computed times."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest, parameterized
+
+from jaxmem.cost.rates import Rates
+from jaxmem.versions import equation_cost
+
+# 1 byte per second, 10 flops per second, no launch: times are easy to see.
+SLOW = Rates(
+  name="slow",
+  memory_bytes_per_s=1.0,
+  tf32_flops_per_s=20.0,
+  bf16_flops_per_s=40.0,
+  fp32_flops_per_s=10.0,
+  launch_s=0.0,
+  flops_efficiency=1.0,
+  memory_efficiency=1.0,
+)
+FAST_MEMORY = Rates(
+  name="fast",
+  memory_bytes_per_s=1e12,
+  tf32_flops_per_s=20.0,
+  bf16_flops_per_s=40.0,
+  fp32_flops_per_s=10.0,
+  launch_s=0.0,
+  flops_efficiency=1.0,
+  memory_efficiency=1.0,
+)
+
+
+def seconds(fun: Any, *shapes: Any, rates: Rates = FAST_MEMORY) -> float:
+  return equation_cost.jaxpr_seconds(jax.make_jaxpr(fun)(*shapes), rates)
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(shape, dtype)
+
+
+class SecondsTest(parameterized.TestCase):
+  @parameterized.parameters(
+    (jnp.float32, None, 20.0),
+    (jnp.bfloat16, None, 40.0),
+    (jnp.float32, "highest", 10.0),
+  )
+  def test_products(self, dtype, precision, rate):
+    # 2 * 3 * 5 outputs of 7 multiply-adds each: 2 * 30 * 7 flops.
+    found = seconds(
+      lambda a, b: jnp.einsum("bij,jk->bik", a, b, precision=precision),
+      array(2, 3, 7, dtype=dtype),
+      array(7, 5, dtype=dtype),
+    )
+    self.assertAlmostEqual(found, 2 * 30 * 7 / rate, places=5)
+
+  def test_product_bound_by_memory(self):
+    # Reads 2x4 and 4x3, writes 2x3 of 4 bytes: 104 bytes.
+    found = seconds(jnp.matmul, array(2, 4), array(4, 3), rates=SLOW)
+    self.assertAlmostEqual(found, 104.0)
+
+  def test_what_is_fused_is_not_written(self):
+    jaxpr = jax.make_jaxpr(lambda x: jnp.sin(x) * x)(array(20))
+    # Two operations on 20 numbers at 10 per second, or 80 bytes written.
+    self.assertAlmostEqual(equation_cost.jaxpr_seconds(jaxpr, SLOW), 2 * 80.0)
+    fused = equation_cost.jaxpr_seconds(jaxpr, SLOW, is_fused=True)
+    self.assertAlmostEqual(fused, 2 * 2.0)
+    # Products are.
+    jaxpr = jax.make_jaxpr(jnp.matmul)(array(2, 4), array(4, 3))
+    fused = equation_cost.jaxpr_seconds(jaxpr, SLOW, is_fused=True)
+    self.assertAlmostEqual(fused, 104.0)
+
+  def test_convolution(self):
+    # 8 x 8 x 6 outputs of 3 x 3 x 4 multiply-adds.
+    found = seconds(
+      lambda x, k: jax.lax.conv_general_dilated(
+        x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+      ),
+      array(1, 8, 8, 4),
+      array(3, 3, 4, 6),
+    )
+    self.assertAlmostEqual(found, 2 * 384 * 36 / 20.0, places=5)
+
+  def test_elementwise_writes_once_reductions_read(self):
+    self.assertAlmostEqual(seconds(jnp.exp, array(10), rates=SLOW), 40.0)
+    total = seconds(lambda x: jnp.sum(x, 0), array(10), rates=SLOW)
+    self.assertAlmostEqual(total, 44.0)
+
+  def test_views_are_free(self):
+    self.assertEqual(seconds(lambda x: x.reshape(5, 2), array(10)), 0.0)
+
+  def test_loops_and_branches(self):
+    def loop(x):
+      return jax.lax.scan(lambda c, _: (jnp.exp(c), None), x, length=6)[0]
+
+    self.assertAlmostEqual(seconds(loop, array(10)), 6 * 10 / 10.0)
+
+    def branch(x):
+      def twice(x):
+        return jnp.exp(jnp.sin(x))
+
+      return jax.lax.cond(x[0] > 0, twice, jnp.exp, x)
+
+    one = seconds(lambda x: x[0] > 0, array(10))
+    self.assertAlmostEqual(seconds(branch, array(10)) - one, 2.0, delta=0.3)
+
+
+if __name__ == "__main__":
+  absltest.main()
