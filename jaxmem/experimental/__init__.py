@@ -1,1 +1,1 @@
-"""What the literature describes and `jaxmem.jit` does not use: see README.md."""
+"""What papers describe and `jaxmem.jit` does not use: see README.md."""
