@@ -3,30 +3,37 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.stamp-installed
+# Another JAX_VERSION is another stamp, so that the version is installed.
+STAMP := $(VENV)/.stamp-installed$(addprefix -jax-,$(JAX_VERSION))
 
 # Plans for GPUs are compiled without one; a GPU, if any, is left alone.
 export JAX_PLATFORMS ?= cpu
 export PYTHON
 export GPU_TARGETS
+export JAX_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test lint format demo bench proto clean
+.PHONY: help venv test test-all lint lint-ruff lint-types lint-imports \
+  lint-bazel format demo bench proto clean
 
 help:
-	@echo "make demo    plan a few steps and show what they save"
-	@echo "make test    lint, check types, run the tests"
-	@echo "make lint    lint and check types only"
-	@echo "make format  format the code and fix what ruff can fix"
-	@echo "make bench   list the benchmarks and how to run them"
-	@echo "make proto   generate hlo_pb2.py from hlo.proto again"
-	@echo "make venv    make .venv with everything the above need"
-	@echo "make clean   remove .venv and the caches"
+	@echo "make demo      plan a few steps and show what they save"
+	@echo "make test      lint, check types, run all tests but the slow ones"
+	@echo "make test-all  lint, check types, run all tests"
+	@echo "make lint      lint and check types only"
+	@echo "make format    format the code and fix what ruff can fix"
+	@echo "make bench     list the benchmarks and how to run them"
+	@echo "make proto     generate hlo_pb2.py from hlo.proto again"
+	@echo "make venv      make .venv with everything the above need"
+	@echo "make clean     remove .venv and the caches"
 	@echo
-	@echo "PYTHON=...     the Python (3.12 or newer) to make .venv with"
-	@echo "GPU_TARGETS=0  do without JAX's CUDA plugin (plans for GPUs)"
+	@echo "PYTHON=...       the Python (3.12 or newer) to make .venv with"
+	@echo "JAX_VERSION=...  the jax to put in .venv, such as 0.11.2, or newest,"
+	@echo "                 which may be newer than pyproject.toml allows"
+	@echo "GPU_TARGETS=0    do without JAX's CUDA plugin (plans for GPUs)"
 
 $(STAMP): pyproject.toml scripts/make_venv scripts/find_python
+	@rm -f $(VENV)/.stamp-installed*
 	@scripts/make_venv $(VENV)
 	@touch $@
 
@@ -36,15 +43,22 @@ demo: $(STAMP)
 	@$(BIN)/python -m jaxmem demo
 
 # The tests run even if lint fails, and their summary comes last.
-test: $(STAMP)
+test: SELECTION := -m "not slow"
+test-all: SELECTION :=
+test test-all: $(STAMP)
 	@status=0; \
 	$(MAKE) --no-print-directory lint || { status=$$?; echo "lint failed"; }; \
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile -rs || status=$$?; \
+	$(BIN)/python -m pytest $(SELECTION) -n auto --maxprocesses 8 \
+	  --dist loadfile -rs || status=$$?; \
 	exit $$status
 
-lint: $(STAMP)
+lint: lint-ruff lint-types lint-imports lint-bazel
+
+lint-ruff: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-types: $(STAMP)
 	@if $(BIN)/pyright --version >/dev/null 2>&1; then \
 	  echo "$(BIN)/pyright"; \
 	  $(BIN)/pyright --pythonpath $(BIN)/python; \
@@ -52,9 +66,35 @@ lint: $(STAMP)
 	  echo "pyright skipped: it could not start (it needs Node)"; \
 	fi
 
+# Which package may import which: [tool.importlinter] of pyproject.toml.
+lint-imports: $(STAMP)
+	@if grep -q "^\[tool.importlinter" pyproject.toml; then \
+	  echo "$(BIN)/lint-imports"; \
+	  PYTHONPATH=.:hlo $(BIN)/lint-imports; \
+	else \
+	  echo "lint-imports skipped: pyproject.toml has no [tool.importlinter]"; \
+	fi
+
+# Where scripts/make_venv puts buildifier if the PATH has none.
+export PATH := $(PATH):$(abspath $(VENV))/buildifier/node_modules/.bin
+BAZEL_FILES = $(shell find . -path "./.*" -prune -o \
+  \( -name BUILD -o -name "*.bazel" \) -print)
+
+lint-bazel: $(STAMP)
+	@if buildifier --version >/dev/null 2>&1; then \
+	  echo "buildifier"; \
+	  buildifier -mode=check -lint=warn $(BAZEL_FILES); \
+	else \
+	  echo "buildifier skipped: it could not start (it comes from npm)"; \
+	fi
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	@if buildifier --version >/dev/null 2>&1; then \
+	  echo "buildifier"; \
+	  buildifier $(BAZEL_FILES); \
+	fi
 
 bench: $(STAMP)
 	@echo "Benchmarks (each takes --help; one JSON row per case):"
