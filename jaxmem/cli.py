@@ -2,6 +2,14 @@
 
 Nothing here touches jax's backends before a command asks for them, so that
 planning for a device that is not here can keep jax on the CPU.
+
+Exit codes:
+  0: Done.
+  1: It does not fit: no plan the memory limit, or no placement the capacity.
+    Also if the demo's outputs differ.
+  2: The command was wrong; one line on stderr says how.
+  3: It failed: the factory or the step raised an error, or jaxmem did. The
+    traceback is on stderr.
 """
 
 from __future__ import annotations
@@ -11,19 +19,41 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxmem.experimental.allocators import add_memcost
 from jaxmem.version import __version__
 
-_EXIT_FAILURE = 1
-_EXIT_USAGE = 2
-_RESERVED = ("target", "memory_limit", "options")
+_EXIT_DOES_NOT_FIT = 1
+_EXIT_WRONG_COMMAND = 2
+_EXIT_FAILED = 3
+# Keywords that jaxmem.jit has and jax.jit has not: options say them here.
+_JAXMEM_KEYWORDS = ("target", "memory_limit", "options")
 
 
 class _UsageError(Exception):
   """What the user asked for cannot be done; the message is one line."""
+
+
+class _CommandParser(argparse.ArgumentParser):
+  """Defines a command's arguments when it is used, so that others load less.
+
+  Args:
+    define: Adds the arguments.
+    **kwargs: As for `argparse.ArgumentParser`.
+  """
+
+  def __init__(
+    self, *, define: Callable[[argparse.ArgumentParser], None], **kwargs: Any
+  ):
+    super().__init__(**kwargs)
+    self._define = define
+
+  def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    """Defines the arguments and parses them."""
+    self._define(self)
+    return super().parse_known_args(args, namespace)
 
 
 class _Step(NamedTuple):
@@ -41,9 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: Arguments without the program's name; those of the process if None.
 
   Returns:
-    The exit code: 0 on success; 1 if no plan fits the memory limit, no
-    placement the capacity, or the demo's outputs differ; 2 if the command could
-    not be understood.
+    The exit code, as the module says.
   """
   parser = _parser()
   try:
@@ -54,10 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return options.run(options)
   except _UsageError as error:
     print(f"{parser.prog}: error: {error}", file=sys.stderr)
-    return _EXIT_USAGE
+    return _EXIT_WRONG_COMMAND
   except BrokenPipeError:  # As in `python -m jaxmem plan ... | head`.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _EXIT_FAILURE
+    return _EXIT_FAILED
+  except Exception:
+    # Left to itself, Python would exit with 1: "it does not fit".
+    traceback.print_exc()
+    return _EXIT_FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,28 +100,20 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument(
     "--version", action="version", version=f"jaxmem {__version__}"
   )
-  commands = parser.add_subparsers(required=True, metavar="COMMAND")
-  _add_plan(commands.add_parser("plan", help="plan a step and print the plan"))
-  _add_place(
-    commands.add_parser("place", help="place buffers of a CSV file in an arena")
+  commands = parser.add_subparsers(
+    required=True, metavar="COMMAND", parser_class=_CommandParser
   )
-  add_memcost(
-    commands.add_parser(
-      "memcost", help="compare the allocators of the literature on a step"
+  for name, define, text in (
+    ("plan", _add_plan, "plan a step and print the plan"),
+    ("place", _add_place, "place buffers of a CSV file in an arena"),
+    (
+      "memcost",
+      _add_memcost,
+      "compare the allocators of the literature on a step",
     ),
-    _load_on_cpu,
-  )
-  demo = commands.add_parser(
-    "demo",
-    help="plan GPT-2 and ResNet-50, run smaller ones",
-    description="Plans GPT-2 small and ResNet-50 for this CPU and for an H200,"
-    " then runs smaller ones under jax.jit and jaxmem.jit and compares outputs,"
-    " memory and time. Takes a few minutes.",
-  )
-  demo.add_argument(
-    "--quick", action="store_true", help="tiny models, this CPU only"
-  )
-  demo.set_defaults(run=_run_demo)
+    ("demo", _add_demo, "plan GPT-2 and ResNet-50, run smaller ones"),
+  ):
+    commands.add_parser(name, define=define, help=text)
   return parser
 
 
@@ -150,6 +174,24 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
   parser.set_defaults(run=_run_place)
 
 
+def _add_memcost(parser: argparse.ArgumentParser) -> None:
+  from jaxmem.experimental.allocators import add_memcost
+
+  add_memcost(parser, _load_on_cpu)
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+  parser.description = (
+    "Plans GPT-2 small and ResNet-50 for this CPU and for an H200, then runs"
+    " smaller ones under jax.jit and jaxmem.jit and compares outputs, memory"
+    " and time. Takes a few minutes."
+  )
+  parser.add_argument(
+    "--quick", action="store_true", help="tiny models, this CPU only"
+  )
+  parser.set_defaults(run=_run_demo)
+
+
 def _run_place(options: argparse.Namespace) -> int:
   from jaxmem import placement
 
@@ -160,7 +202,7 @@ def _run_place(options: argparse.Namespace) -> int:
     solution = placement.place(problem, options.capacity)
   except placement.InfeasiblePlacementError as error:
     print(error, file=sys.stderr)
-    return _EXIT_FAILURE
+    return _EXIT_DOES_NOT_FIT
   except ValueError as error:
     raise _UsageError(f"{options.problem}: {error}") from error
   print(
@@ -178,7 +220,7 @@ def _run_place(options: argparse.Namespace) -> int:
       " impossible",
       file=sys.stderr,
     )
-  return 0 if fits else _EXIT_FAILURE
+  return 0 if fits else _EXIT_DOES_NOT_FIT
 
 
 def _run_pools(options: argparse.Namespace) -> int:
@@ -226,7 +268,7 @@ def _run_plan(options: argparse.Namespace) -> int:
     )
   except jaxmem.InfeasibleError as error:
     print(error, file=sys.stderr)
-    return _EXIT_FAILURE
+    return _EXIT_DOES_NOT_FIT
   print(plan)
   if options.json is not None:
     _write(options.json, plan.save)
@@ -278,7 +320,8 @@ def _stay_on_cpu() -> None:
 def _load(path: str) -> _Step:
   """Imports a factory, calls it and checks what it returns."""
   module_name, _, name = path.partition(":")
-  if not module_name or not name:
+  is_module = all(part.isidentifier() for part in module_name.split("."))
+  if not is_module or not name:
     raise _UsageError(
       f"expected pkg.module:factory, got {path!r}; for example"
       " my_project.train:make_step"
@@ -340,7 +383,7 @@ def _check_keywords(path: str, jit_kwargs: Mapping[str, Any]) -> None:
 
   known = inspect.signature(jax.jit).parameters.keys() - {"fun"}
   for key in jit_kwargs:
-    if key in _RESERVED or key not in known:
+    if key in _JAXMEM_KEYWORDS or key not in known:
       raise _UsageError(f"{path}: jax.jit takes no keyword {key!r}")
 
 

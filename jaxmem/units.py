@@ -5,10 +5,13 @@ GB, TB) powers of 1000; case does not matter. A bare prefix ("24G") is refused,
 because tools disagree on which of the two it means.
 """
 
+import fractions
 import math
 import numbers
 import re
 
+# XLA counts bytes in signed 64-bit integers.
+_MOST_BYTES = 2**63 - 1
 _UNIT_BYTES = {
   "": 1,
   "b": 1,
@@ -49,11 +52,11 @@ def parse_bytes(
     name: The option's name, for the error message.
 
   Returns:
-    Bytes, at least 1, rounded down.
+    Bytes, at least 1 and less than 2**63, rounded down.
 
   Raises:
-    ValueError: If `value` cannot be read, is not positive, or is a share of an
-      unknown total.
+    ValueError: If `value` cannot be read, is out of range, or is a share of an
+      unknown total; or if it has no unit and is no whole number.
   """
   if isinstance(value, str):
     num_bytes = _parse_text(value, total_bytes, name)
@@ -66,6 +69,10 @@ def parse_bytes(
   if num_bytes < 1:
     raise ValueError(
       f"{name} must be at least one byte, got {value!r}; use e.g. '24GiB'."
+    )
+  if num_bytes > _MOST_BYTES:
+    raise ValueError(
+      f"{name} must be less than 2**63 bytes, got {value!r}; use e.g. '24GiB'."
     )
   return num_bytes
 
@@ -105,9 +112,11 @@ def _parse_text(text: str, total_bytes: int | None, name: str) -> int:
     return _share(fraction, total_bytes, name, text)
   if unit not in _UNIT_BYTES:
     raise _error(name, text, f"unknown unit {match['unit']!r}")
-  if "." not in match["number"]:
-    return int(match["number"]) * _UNIT_BYTES[unit]
-  return int(float(match["number"]) * _UNIT_BYTES[unit])
+  # Exact for any number of digits, which a float would not be.
+  num_bytes = fractions.Fraction(match["number"]) * _UNIT_BYTES[unit]
+  if _UNIT_BYTES[unit] == 1 and not num_bytes.is_integer():
+    raise _error(name, text, "not a whole number of bytes")
+  return int(num_bytes)
 
 
 def _parse_float(value: float, total_bytes: int | None, name: str) -> int:

@@ -56,6 +56,14 @@ def make_reserved_keyword():
   return _step, _ARGS, {"target": "h200"}
 
 
+def make_broken():
+  raise KeyError("no such weights")
+
+
+def make_untraceable():
+  return lambda weights, x: weights.no_such_attribute, _ARGS
+
+
 not_a_function = 3
 
 
@@ -93,6 +101,8 @@ class PlanTest(parameterized.TestCase):
     ("", "expected pkg.module:factory"),
     ("json", "expected pkg.module:factory"),
     ("json:", "expected pkg.module:factory"),
+    ("../x:ok", "expected pkg.module:factory"),
+    (".x:ok", "expected pkg.module:factory"),
     ("no_such_module_x:f", "No module named 'no_such_module_x'"),
     ("json:no_such_name", "has no attribute 'no_such_name'"),
     (f"{__name__}:not_a_function", "must be a function"),
@@ -128,6 +138,16 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual((code, out), (1, ""))
     self.assertIn("No plan of _step fits", err)
 
+  @parameterized.parameters(
+    ("make_broken", "no such weights"),
+    ("make_untraceable", "no_such_attribute"),
+  )
+  def test_what_fails_is_not_what_does_not_fit(self, factory, message):
+    code, out, err = run("plan", f"{__name__}:{factory}")
+    self.assertEqual((code, out), (3, ""))
+    self.assertIn("Traceback", err)
+    self.assertIn(message, err)
+
   def test_frontier(self):
     page = os.path.join(self._folder(), "frontier.html")
     code, out, err = run(
@@ -147,7 +167,7 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual(err.count("\n"), 1, err)
 
 
-class MainTest(absltest.TestCase):
+class MainTest(parameterized.TestCase):
   def test_version(self):
     code, out, _ = run("--version")
     self.assertEqual((code, out), (0, f"jaxmem {jaxmem.__version__}\n"))
@@ -155,8 +175,27 @@ class MainTest(absltest.TestCase):
   def test_help_names_the_commands(self):
     code, out, _ = run("--help")
     self.assertEqual(code, 0)
-    self.assertIn("plan", out)
-    self.assertIn("demo", out)
+    for text in ("plan a step", "place buffers", "allocators", "plan GPT-2"):
+      self.assertIn(text, out)
+
+  @parameterized.parameters(
+    ("plan", "--memory-limit"),
+    ("place", "--capacity"),
+    ("memcost", "--coarse"),
+    ("demo", "--quick"),
+  )
+  def test_help_of_a_command_names_its_options(self, command, option):
+    code, out, _ = run(command, "--help")
+    self.assertEqual(code, 0)
+    self.assertIn(option, out)
+
+  def test_planning_loads_no_experiments(self):
+    program = (
+      "import sys; from jaxmem import cli;"
+      " assert cli.main(['plan', 'cli_test:make_step']) == 0;"
+      " assert not [m for m in sys.modules if 'jaxmem.experimental' in m]"
+    )
+    _run_python(program)
 
   def test_no_command_is_an_error(self):
     code, _, err = run()
@@ -169,9 +208,14 @@ class MainTest(absltest.TestCase):
       " from jax._src import xla_bridge;"
       " assert not xla_bridge._backends; assert before == dict(os.environ)"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    _run_python(program)
+
+
+def _run_python(program: str) -> None:
+  environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+  folders = [os.path.dirname(__file__), *filter(None, sys.path)]
+  environment["PYTHONPATH"] = os.pathsep.join(folders)
+  subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ class ParseBytesTest(parameterized.TestCase):
     ("2TB", 2 * 10**12),
     ("1_000_000", 1_000_000),
     ("7b", 7),
+    ("7.", 7),
+    ("1_0.5kB", 10_500),
   )
   def test_reads_absolute_sizes(self, value, expected):
     self.assertEqual(units.parse_bytes(value), expected)
@@ -29,6 +31,16 @@ class ParseBytesTest(parameterized.TestCase):
   )
   def test_reads_shares_of_the_total(self, value, expected):
     self.assertEqual(units.parse_bytes(value, total_bytes=1000), expected)
+
+  @parameterized.parameters("1.5", "1.5 B", "9" * 400 + ".5")
+  def test_refuses_parts_of_a_byte(self, value):
+    with self.assertRaisesRegex(ValueError, "not a whole number of bytes"):
+      units.parse_bytes(value)
+
+  @parameterized.parameters("9" * 400 + ".5KiB", 10**400, "8388608TiB", 1e300)
+  def test_refuses_more_than_a_64_bit_integer_holds(self, value):
+    with self.assertRaisesRegex(ValueError, r"less than 2\*\*63 bytes"):
+      units.parse_bytes(value)
 
   def test_large_integers_are_exact(self):
     # 2**53 + 1 bytes is not a float.

@@ -76,20 +76,21 @@ def _read(declared: Any, value: Any, path: str) -> Any:
     assert isinstance(declared, type)
     record = _checked((dict,), value, path)
     return declared(**_read_fields(declared, record, path))
-  origin = typing.get_origin(declared)
-  args: tuple[Any, ...] = typing.get_args(declared)
+  origin, args = typing.get_origin(declared), typing.get_args(declared)
   if origin is tuple:
+    item_type, _ = args  # tuple[item_type, ...]
     items = enumerate(_checked((list,), value, path))
-    return tuple(_read(args[0], item, f"{path}[{i}]") for i, item in items)
+    return tuple(_read(item_type, item, f"{path}[{i}]") for i, item in items)
   if origin is dict:
+    _, item_type = args
     items = _checked((dict,), value, path).items()
-    return {key: _read(args[1], item, f"{path}.{key}") for key, item in items}
+    return {key: _read(item_type, item, f"{path}.{key}") for key, item in items}
   if origin is typing.Literal:
     if value not in args:
       raise ValueError(f"{path} must be one of {args}, got {value!r}")
     return value
   if origin in (types.UnionType, typing.Union):
-    some = tuple(each for each in args if each is not types.NoneType)
+    some = [each for each in args if each is not types.NoneType]
     if value is None or len(some) > 1:
       return _checked(args, value, path)
     return _read(some[0], value, path)

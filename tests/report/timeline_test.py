@@ -1,138 +1,12 @@
+"""What the page of a picture holds; timeline_page_test loads it."""
+
 import dataclasses
 import html
 import json
-import os
-import pathlib
-import random
 import re
-import shutil
-import subprocess
-import tempfile
-import unittest
-from typing import NoReturn
 
+import timeline_cases as cases
 from absl.testing import absltest, parameterized
-
-from jaxmem import units
-from jaxmem.report import timeline
-
-_MIB = 2**20
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_FLAGS = (
-  "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
-  "--no-first-run --disable-background-networking --disable-component-update "
-  "--disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=5000 "
-  "--window-size=1400,900 --dump-dom"
-).split()
-_HOSTILE = (
-  "</script><script>throw new Error('ran')</script><img src=x onerror=alert()>"
-  "<!--<script>&lt;\u2028'\"$data ${1}"
-)
-
-# Runs a pointer event through the page's own listeners.
-_FIRE = """
-function fire(panel, type, x, y, more = {}) {
-  const box = panel.over.getBoundingClientRect();
-  const Event = type === "wheel" ? WheelEvent : PointerEvent;
-  panel.over.dispatchEvent(new Event(type, {
-    pointerId: 1, pointerType: "mouse", bubbles: true, cancelable: true,
-    clientX: box.left + x, clientY: box.top + y, ...more }));
-}
-function tap(panel, x, y) {
-  fire(panel, "pointerdown", x, y);
-  fire(panel, "pointerup", x, y);
-}
-function inside(panel, name) {
-  const i = panel.arena.find(MODEL.names.indexOf(name), 0);
-  const [left, top, width, height] = panel.box(i, 1);
-  return [left + 0.7 * width, top + 0.8 * height];
-}
-const text = (id) => byId(id).innerText;
-const names = () => [...byId("list").tBodies[0].rows].map(
-  (row) => row.cells[0].innerText);
-"""
-
-
-def _rectangle(name, size_mib, offset_mib, start, end, **kwargs):
-  return timeline.Rectangle(
-    name=name,
-    size_bytes=size_mib * _MIB,
-    offset_bytes=offset_mib * _MIB,
-    start=start,
-    end=end,
-    **kwargs,
-  )
-
-
-def _arena(title, rectangles, num_steps, **kwargs):
-  live = [0] * num_steps
-  for rectangle in rectangles:
-    for step in range(rectangle.start, rectangle.end):
-      live[step] += rectangle.size_bytes
-  tops = [r.offset_bytes + r.size_bytes for r in rectangles]
-  return timeline.Arena(
-    title=title,
-    rectangles=tuple(rectangles),
-    height_bytes=max(tops, default=0),
-    live_bytes=tuple(live),
-    num_steps=num_steps,
-    **kwargs,
-  )
-
-
-def _side(title, offsets, ranges):
-  sources = ("model.py:1", "model.py:2", "layer.py:7", "loss.py:3")
-  kinds = ("temp", "temp", "donated", "output")
-  rows = zip("abcd", (2, 4, 3, 4), offsets, ranges, sources, kinds, strict=True)
-  rectangles = [
-    _rectangle(name, size, offset, *live, source=source, kind=kind)
-    for name, size, offset, live, source, kind in rows
-  ]
-  return _arena(title, rectangles, 5)
-
-
-def _before():
-  # Live: 2, 6, 9, 7, 4 MiB.
-  return _side("XLA", (0, 2, 6, 0), ((0, 3), (1, 4), (2, 4), (4, 5)))
-
-
-def _after():
-  # Live: 2, 6, 4, 3, 4 MiB.
-  return _side("jaxmem", (0, 2, 0, 0), ((0, 2), (1, 3), (3, 4), (4, 5)))
-
-
-def _render(before=None, after=None, **kwargs):
-  options: dict = {"title": "train_step", "subtitle": "two layers"}
-  options |= {"lower_bound_bytes": 5 * _MIB, "facts": [("Status", "feasible")]}
-  return timeline.render_html(
-    before=before or _before(), after=after or _after(), **options | kwargs
-  )
-
-
-def _render_hostile():
-  rectangle = _rectangle(_HOSTILE, 1, 0, 0, 1, source=_HOSTILE)
-  arena = _arena(_HOSTILE, [rectangle], 1)
-  facts = [(_HOSTILE, _HOSTILE)]
-  return _render(arena, arena, title=_HOSTILE, subtitle=_HOSTILE, facts=facts)
-
-
-def _many(title, num_buffers, seed):
-  draw = random.Random(seed)
-  rectangles = []
-  for index in range(num_buffers):
-    start = draw.randrange(num_buffers - 1)
-    rectangles.append(
-      timeline.Rectangle(
-        name=f"loop_multiply_add_fusion.{index}",
-        size_bytes=256 * draw.randrange(1, 4096),
-        offset_bytes=256 * draw.randrange(10**6),
-        start=start,
-        end=min(num_buffers, start + draw.randrange(1, 300)),
-        source=f"model/layers/block.py:{index % 300}",
-        kind=timeline.KINDS[index % 4],
-      )
-    )
-  return _arena(title, rectangles, num_buffers)
 
 
 def _data(page):
@@ -143,44 +17,47 @@ def _data(page):
 
 class PageTest(parameterized.TestCase):
   def test_data_are_columns(self):
-    data = _data(_render())
-    self.assertEqual(data["lower_bound"], 5 * _MIB)
+    data = _data(cases.render())
+    self.assertEqual(data["lower_bound"], 5 * cases.MIB)
     self.assertEqual(data["names"], ["a", "b", "c", "d"])
     before, after = data["arenas"]
     self.assertEqual(before["title"], "XLA")
-    self.assertEqual(before["height"], 9 * _MIB)
-    self.assertEqual(before["live"], [m * _MIB for m in (2, 6, 9, 7, 4)])
-    self.assertEqual(before["size"], [m * _MIB for m in (2, 4, 3, 4)])
-    self.assertEqual(before["offset"], [m * _MIB for m in (0, 2, 6, 0)])
+    self.assertEqual(before["height"], 9 * cases.MIB)
+    self.assertEqual(before["live"], [m * cases.MIB for m in (2, 6, 9, 7, 4)])
+    self.assertEqual(before["size"], [m * cases.MIB for m in (2, 4, 3, 4)])
+    self.assertEqual(before["offset"], [m * cases.MIB for m in (0, 2, 6, 0)])
     self.assertEqual(before["kind"], [0, 0, 1, 2])
     self.assertEqual(after["start"], [0, 1, 3, 4])
     self.assertEqual(after["end"], [2, 3, 4, 5])
     self.assertEqual(data["sources"][after["source"][2]], "layer.py:7")
 
   def test_peak_is_the_first_maximum(self):
-    arena = _before()
-    self.assertEqual((arena.peak_bytes, arena.peak_step), (9 * _MIB, 2))
-    empty = _arena("XLA", [], 0)
+    arena = cases.make_before()
+    self.assertEqual((arena.peak_bytes, arena.peak_step), (9 * cases.MIB, 2))
+    empty = cases.make_arena("XLA", [], 0)
     self.assertEqual((empty.peak_bytes, empty.peak_step), (0, 0))
 
   def test_text_is_escaped_and_survives(self):
-    page = _render_hostile()
-    plain = _render()
+    page = cases.render_hostile()
+    plain = cases.render()
     for opening in ("<script", "</script", "<img", "<!--"):
       self.assertEqual(page.count(opening), plain.count(opening), opening)
     data = _data(page)
-    self.assertEqual(data["names"], [_HOSTILE])
-    self.assertEqual(data["arenas"][0]["title"], _HOSTILE)
-    self.assertEqual(page.count(html.escape(_HOSTILE)), 5)
+    self.assertEqual(data["names"], [cases.HOSTILE])
+    self.assertEqual(data["arenas"][0]["title"], cases.HOSTILE)
+    self.assertEqual(page.count(html.escape(cases.HOSTILE)), 5)
 
   def test_refers_to_nothing_outside(self):
-    page = _render()
+    page = cases.render()
     self.assertNotRegex(page, r"https?:|\bsrc=|\bhref=|@import|url\(")
     self.assertIn("default-src 'none'", page)
     self.assertNotIn("$", re.sub(r"\$\{", "", page))
 
   def test_ten_thousand_buffers_take_less_than_two_megabytes(self):
-    page = _render(_many("XLA", 10_000, 0), _many("jaxmem", 10_000, 1))
+    page = cases.render(
+      cases.many("XLA", 10_000, 0),
+      cases.many("jaxmem", 10_000, 1),
+    )
     self.assertLess(len(page.encode()), 2e6)
 
   @parameterized.parameters(
@@ -190,317 +67,15 @@ class PageTest(parameterized.TestCase):
     ({"kind": "heap"}, "one of the kinds"),
   )
   def test_refuses_impossible_rectangles(self, change, message):
-    rectangle = _rectangle("fusion", 1, 0, 1, 2)
+    rectangle = cases.make_rectangle("fusion", 1, 0, 1, 2)
     with self.assertRaisesRegex(ValueError, f"'fusion'.*{message}"):
       dataclasses.replace(rectangle, **change)
 
   def test_refuses_arenas_of_another_length(self):
     with self.assertRaisesRegex(ValueError, "live_bytes for each of its 5"):
-      dataclasses.replace(_before(), live_bytes=(1, 2))
+      dataclasses.replace(cases.make_before(), live_bytes=(1, 2))
     with self.assertRaisesRegex(ValueError, "'d' must end within the 4 steps"):
-      dataclasses.replace(_before(), num_steps=4, live_bytes=(1,) * 4)
-
-
-def _go_without(reason) -> NoReturn:
-  """Skips a test, or fails it where CI=... promises that there is a browser."""
-  if os.environ.get("CI"):
-    raise AssertionError(f"{reason} Under CI these tests must run.")
-  raise unittest.SkipTest(reason)
-
-
-class BrowserTest(parameterized.TestCase):
-  """Loads pages from disk in a real browser, without a network."""
-
-  browser: str = ""
-
-  @classmethod
-  def setUpClass(cls):
-    super().setUpClass()
-    found = os.environ.get("CHROMIUM") or next(
-      filter(None, map(shutil.which, _BROWSERS)), None
-    )
-    if found is None:
-      _go_without("No Chromium here; install it or set CHROMIUM to its path.")
-    cls.browser = found
-    try:
-      document, _ = cls._open("<!doctype html><p id=started>")
-    except (OSError, subprocess.TimeoutExpired) as error:
-      _go_without(f"{found} does not run here: {error}.")
-    if 'id="started"' not in document:
-      _go_without(f"{found} --headless --dump-dom prints nothing.")
-
-  @classmethod
-  def _open(cls, page):
-    """Returns the document after its scripts ran, and what they logged."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-      path = pathlib.Path(folder, "page.html")
-      path.write_text(page, encoding="utf-8")
-      command = [
-        cls.browser,
-        *_FLAGS,
-        f"--user-data-dir={folder}/profile",
-        path.as_uri(),
-      ]
-      done = subprocess.run(
-        command, capture_output=True, timeout=120, check=False
-      )
-    log = done.stderr.decode(errors="replace").splitlines()
-    return done.stdout.decode(), [line for line in log if "CONSOLE" in line]
-
-  def _observe(self, page, expressions, actions="", frame_width=None):
-    """Returns the values of JavaScript expressions after some actions.
-
-    A window has a least width; a frame in it can be as narrow as a phone.
-    """
-    pairs = ", ".join(f"{name}: {code}" for name, code in expressions.items())
-    script = (
-      f"{_FIRE}\n{actions}\nwindow.top.document.body.dataset.observed = "
-      f"JSON.stringify([document.body.dataset.ready, {{ {pairs} }}]);"
-    )
-    probe = page.replace("</body>", f"<script>{script}</script></body>")
-    if frame_width is not None:
-      probe = (
-        f'<!doctype html><body><iframe width="{frame_width}" height="844" '
-        f'srcdoc="{html.escape(probe)}"></iframe>'
-      )
-    document, console = self._open(probe)
-    self.assertEmpty(console)
-    observed = re.search(r'data-observed="([^"]*)"', document)
-    assert observed is not None
-    ready, values = json.loads(html.unescape(observed[1]))
-    self.assertEqual(ready, "1")
-    return values
-
-  def test_errors_would_be_seen(self):
-    _, console = self._open("<script>throw new Error('broken')</script>")
-    self.assertLen(console, 1)
-    self.assertIn("broken", console[0])
-
-  def test_numbers_match_the_plan(self):
-    before, after = _before(), _after()
-    seen = self._observe(
-      _render(before, after),
-      {
-        "panels": "[...document.querySelectorAll('.panel')].map(p => ({"
-        "...p.dataset, text: p.innerText }))",
-        "bound": "document.body.dataset.lowerBoundBytes",
-        "title": "text('list-title')",
-        "names": "names()",
-        "legend": "text('legend').split('\\n').map(s => s.trim())",
-      },
-    )
-    for arena, panel in zip((before, after), seen["panels"], strict=True):
-      self.assertEqual(int(panel["peakBytes"]), arena.peak_bytes)
-      self.assertEqual(int(panel["peakStep"]), arena.peak_step)
-      self.assertEqual(int(panel["heightBytes"]), arena.height_bytes)
-      self.assertEqual(int(panel["numBuffers"]), len(arena.rectangles))
-      self.assertIn(units.format_bytes(arena.height_bytes), panel["text"])
-      self.assertIn(units.format_bytes(arena.peak_bytes), panel["text"])
-    # 9 MiB became 6 MiB.
-    self.assertIn("33.3% less", seen["panels"][1]["text"])
-    self.assertEqual(int(seen["bound"]), 5 * _MIB)
-    self.assertEqual(
-      seen["title"], "jaxmem at the peak, step 1: 6.00 MiB live, 2 buffers"
-    )
-    self.assertEqual(seen["names"], ["b", "a"])
-    self.assertEqual(
-      seen["legend"], ["temp", "donated", "output", "lower bound"]
-    )
-
-  def test_draws_every_buffer_where_it_is(self):
-    seen = self._observe(
-      _render(),
-      {
-        "colours": "STATE.theme.kind",
-        "pixels": "PANELS.flatMap(pixels)",
-        "boxes": "PANELS.flatMap(p => p.arena.name.map((_, i) => p.box(i, 0)))",
-        "area": "[PANELS[0].plotWidth, PANELS[0].mainHeight]",
-      },
-      """
-      function pixels({ base, arena, side }) {
-        const { width, height } = base;
-        const image = base.getContext("2d").getImageData(0, 0, width, height);
-        return arena.name.map((name) => {
-          const point = inside(PANELS[side], MODEL.names[name]);
-          const [x, y] = point.map((v) => Math.floor(v * devicePixelRatio));
-          const at = 4 * (y * width + x);
-          const rgb = [...image.data.slice(at, at + 3)];
-          return `#${rgb.map((v) => v.toString(16).padStart(2, "0")).join("")}`;
-        });
-      }
-      """,
-    )
-    width, height = seen["area"]
-    # The axis is 9% longer than the taller arena, 9 MiB.
-    pixels_per_mib = height / (9 * 1.09)
-    rectangles = _before().rectangles + _after().rectangles
-    for rectangle, pixel, box in zip(
-      rectangles, seen["pixels"], seen["boxes"], strict=True
-    ):
-      kind = timeline.KINDS.index(rectangle.kind)
-      self.assertEqual(pixel, seen["colours"][kind], rectangle.name)
-      duration = rectangle.end - rectangle.start
-      top_mib = (rectangle.offset_bytes + rectangle.size_bytes) / _MIB
-      size_mib = rectangle.size_bytes / _MIB
-      self.assertAlmostEqual(box[1], height - pixels_per_mib * top_mib, 6)
-      self.assertAlmostEqual(box[2], width * duration / 5, 6)
-      self.assertAlmostEqual(box[3], pixels_per_mib * size_mib, 6)
-
-  def test_hover_shows_a_buffer_on_both_sides(self):
-    seen = self._observe(
-      _render(),
-      {"tip": "tip", "hovered": "hovered", "gone": "byId('tip').hidden"},
-      "fire(PANELS[0], 'pointermove', ...inside(PANELS[0], 'c'));"
-      "const tip = text('tip'); const hovered = STATE.hovered;"
-      "fire(PANELS[0], 'pointerleave', -1, -1);",
-    )
-    self.assertEqual(
-      seen["tip"].split("\n"),
-      [
-        "c",
-        "3.00 MiB (3,145,728 bytes)",
-        "donated at address 6,291,456",
-        "XLA: steps [2, 4)",
-        "jaxmem: steps [3, 4)",
-        "layer.py:7",
-      ],
-    )
-    self.assertEqual(seen["hovered"], [2, 2])
-    self.assertTrue(seen["gone"])
-
-  def test_search_list_zoom_and_reset(self):
-    seen = self._observe(
-      _render(),
-      {
-        "found": "found",
-        "names": "searched",
-        "zoomed": "zoomed",
-        "selected": "selected",
-        "middles": "middles",
-        "spans": "[STATE.xSpan, STATE.ySpan / MODEL.maxAddress]",
-        "cleared": "names()",
-      },
-      """
-      byId("search").value = "MODEL.py";
-      byId("search").dispatchEvent(new Event("input"));
-      const found = text("found");
-      const searched = names();
-      fire(PANELS[0], "wheel", 300, 100, { deltaY: -500 });
-      const zoomed = [STATE.xSpan < 5, STATE.ySpan < MODEL.maxAddress];
-      byId("list").querySelector("button").click();
-      const selected = STATE.selected;
-      const middles = PANELS.map((panel) => {
-        const [left, top, width, height] = panel.box(selected[panel.side], 0);
-        return [(left - GUTTER + width / 2) / panel.plotWidth,
-                (top + height / 2) / panel.mainHeight];
-      });
-      byId("search").value = "";
-      byId("search").dispatchEvent(new Event("input"));
-      tap(PANELS[1], 300, 100);
-      tap(PANELS[1], 300, 100);
-      """,
-    )
-    # a and b: 2 + 4 MiB, the larger first.
-    self.assertEqual(seen["found"], "2 buffers, 6.00 MiB")
-    self.assertEqual(seen["names"], ["b", "a"])
-    self.assertEqual(seen["zoomed"], [True, True])
-    self.assertEqual(seen["selected"], [1, 1])
-    for middle in seen["middles"]:
-      self.assertBetween(min(middle), 0, 1)
-      self.assertBetween(max(middle), 0, 1)
-    self.assertEqual(seen["spans"], [5, 1])
-    self.assertEqual(seen["cleared"], ["b", "a"])
-
-  def test_clicking_the_curve_lists_what_is_live(self):
-    seen = self._observe(
-      _render(),
-      {"clicked": "clicked", "peak": "[text('list-title'), ...names()]"},
-      """
-      const y = PANELS[0].stripTop + 40;
-      tap(PANELS[0], PANELS[0].x(3.6), y);
-      const clicked = [text("list-title"), ...names()];
-      tap(PANELS[0], PANELS[0].x(2.5) + 4, y);
-      """,
-    )
-    self.assertEqual(
-      seen["clicked"], ["XLA at step 3: 7.00 MiB live, 2 buffers", "b", "c"]
-    )
-    self.assertEqual(
-      seen["peak"],
-      ["XLA at the peak, step 2: 9.00 MiB live, 3 buffers", "b", "c", "a"],
-    )
-
-  def test_bytes_read_as_in_text_reports(self):
-    values = [0, 1, 1023, 1024, 1047552, 10496, 10 * _MIB + _MIB // 4, -3 << 30]
-    draw = random.Random(0)
-    values += [draw.randrange(2 ** draw.randrange(1, 44)) for _ in range(300)]
-    values += [draw.randrange(2**20) * 2**13 for _ in range(300)]
-    seen = self._observe(_render(), {"text": f"{values}.map(formatBytes)"})
-    self.assertEqual(seen["text"], list(map(units.format_bytes, values)))
-
-  def test_ten_thousand_buffers(self):
-    before, after = _many("XLA", 10_000, 0), _many("jaxmem", 10_000, 1)
-    peak = after.peak_step
-    live = [r for r in after.rectangles if r.start <= peak < r.end]
-    seen = self._observe(
-      _render(before, after),
-      {
-        "buffers": "PANELS.map(p => p.arena.count)",
-        "title": "text('list-title')",
-        "rows": "names().length",
-        "hit": "PANELS[0].hit(...inside(PANELS[0], MODEL.names[1234]), 0)",
-      },
-    )
-    self.assertEqual(seen["buffers"], [10_000, 10_000])
-    self.assertEqual(
-      seen["title"],
-      f"jaxmem at the peak, step {peak}: "
-      f"{units.format_bytes(after.peak_bytes)} live, {len(live)} buffers",
-    )
-    self.assertEqual(seen["rows"], min(100, len(live)))
-    self.assertGreaterEqual(seen["hit"], 0)
-
-  def test_hostile_names_are_text(self):
-    seen = self._observe(
-      _render_hostile(),
-      {
-        "title": "document.title",
-        "name": "byId('list').querySelector('button').textContent",
-        "images": "document.images.length",
-      },
-      "fire(PANELS[0], 'pointermove', ...inside(PANELS[0], MODEL.names[0]));",
-    )
-    self.assertEqual(seen["title"], _HOSTILE)
-    self.assertEqual(seen["name"], _HOSTILE)
-    self.assertEqual(seen["images"], 0)
-
-  def test_nothing_to_draw(self):
-    empty = _arena("XLA", [], 0)
-    seen = self._observe(
-      _render(empty, empty, lower_bound_bytes=None),
-      {"rows": "names().length", "bound": "document.body.dataset"},
-      "fire(PANELS[0], 'wheel', 300, 100, { deltaY: -500 });"
-      "tap(PANELS[0], 300, PANELS[0].stripTop + 9);",
-    )
-    self.assertEqual(seen["rows"], 0)
-    self.assertEqual(seen["bound"]["lowerBoundBytes"], "")
-
-  def test_panels_stack_on_a_phone(self):
-    seen = self._observe(
-      _render(),
-      {
-        "width": "[innerWidth, document.documentElement.scrollWidth]",
-        "boxes": "[...document.querySelectorAll('.panel')].map("
-        "p => p.getBoundingClientRect()).map(b => [b.left, b.top, b.bottom])",
-      },
-      frame_width=390,
-    )
-    inner, scrolled = seen["width"]
-    self.assertEqual(inner, 390)
-    self.assertLessEqual(scrolled, inner)
-    first, second = seen["boxes"]
-    self.assertEqual(first[0], second[0])
-    self.assertLess(first[2], second[1])
+      dataclasses.replace(cases.make_before(), num_steps=4, live_bytes=(1,) * 4)
 
 
 if __name__ == "__main__":

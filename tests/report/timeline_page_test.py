@@ -1,0 +1,368 @@
+"""What the page of a picture does in a browser; timeline_test reads it."""
+
+import html
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from typing import NoReturn
+
+import timeline_cases as cases
+from absl.testing import absltest, parameterized
+
+from jaxmem import units
+from jaxmem.report import timeline
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_FLAGS = (
+  "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
+  "--no-first-run --disable-background-networking --disable-component-update "
+  "--disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=5000 "
+  "--window-size=1400,900 --dump-dom"
+).split()
+
+# Runs a pointer event through the page's own listeners.
+_FIRE = """
+function fire(panel, type, x, y, more = {}) {
+  const box = panel.over.getBoundingClientRect();
+  const Event = type === "wheel" ? WheelEvent : PointerEvent;
+  panel.over.dispatchEvent(new Event(type, {
+    pointerId: 1, pointerType: "mouse", bubbles: true, cancelable: true,
+    clientX: box.left + x, clientY: box.top + y, ...more }));
+}
+function tap(panel, x, y) {
+  fire(panel, "pointerdown", x, y);
+  fire(panel, "pointerup", x, y);
+}
+function inside(panel, name) {
+  const i = panel.arena.find(MODEL.names.indexOf(name), 0);
+  const [left, top, width, height] = panel.box(i, 1);
+  return [left + 0.7 * width, top + 0.8 * height];
+}
+const text = (id) => byId(id).innerText;
+const names = () => [...byId("list").tBodies[0].rows].map(
+  (row) => row.cells[0].innerText);
+"""
+
+
+def _go_without(reason) -> NoReturn:
+  """Skips a test, or fails it where CI=... promises that there is a browser."""
+  if os.environ.get("CI"):
+    raise AssertionError(f"{reason} Under CI these tests must run.")
+  raise unittest.SkipTest(reason)
+
+
+class BrowserTest(parameterized.TestCase):
+  """Loads pages from disk in a real browser, without a network."""
+
+  browser: str = ""
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    found = os.environ.get("CHROMIUM") or next(
+      filter(None, map(shutil.which, _BROWSERS)), None
+    )
+    if found is None:
+      _go_without("No Chromium here; install it or set CHROMIUM to its path.")
+    cls.browser = found
+    try:
+      document, _ = cls._open("<!doctype html><p id=started>")
+    except (OSError, subprocess.TimeoutExpired) as error:
+      _go_without(f"{found} does not run here: {error}.")
+    if 'id="started"' not in document:
+      _go_without(f"{found} --headless --dump-dom prints nothing.")
+
+  @classmethod
+  def _open(cls, page):
+    """Returns the document after its scripts ran, and what they logged."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+      path = pathlib.Path(folder, "page.html")
+      path.write_text(page, encoding="utf-8")
+      command = [
+        cls.browser,
+        *_FLAGS,
+        f"--user-data-dir={folder}/profile",
+        path.as_uri(),
+      ]
+      done = subprocess.run(
+        command, capture_output=True, timeout=120, check=False
+      )
+    log = done.stderr.decode(errors="replace").splitlines()
+    return done.stdout.decode(), [line for line in log if "CONSOLE" in line]
+
+  def _observe(self, page, expressions, actions="", frame_width=None):
+    """Returns the values of JavaScript expressions after some actions.
+
+    A window has a least width; a frame in it can be as narrow as a phone.
+    """
+    pairs = ", ".join(f"{name}: {code}" for name, code in expressions.items())
+    script = (
+      f"{_FIRE}\n{actions}\nwindow.top.document.body.dataset.observed = "
+      f"JSON.stringify([document.body.dataset.ready, {{ {pairs} }}]);"
+    )
+    probe = page.replace("</body>", f"<script>{script}</script></body>")
+    if frame_width is not None:
+      probe = (
+        f'<!doctype html><body><iframe width="{frame_width}" height="844" '
+        f'srcdoc="{html.escape(probe)}"></iframe>'
+      )
+    document, console = self._open(probe)
+    self.assertEmpty(console)
+    observed = re.search(r'data-observed="([^"]*)"', document)
+    assert observed is not None
+    ready, values = json.loads(html.unescape(observed[1]))
+    self.assertEqual(ready, "1")
+    return values
+
+  def test_errors_would_be_seen(self):
+    _, console = self._open("<script>throw new Error('broken')</script>")
+    self.assertLen(console, 1)
+    self.assertIn("broken", console[0])
+
+  def test_numbers_match_the_plan(self):
+    before, after = cases.make_before(), cases.make_after()
+    seen = self._observe(
+      cases.render(before, after),
+      {
+        "panels": "[...document.querySelectorAll('.panel')].map(p => ({"
+        "...p.dataset, text: p.innerText }))",
+        "bound": "document.body.dataset.lowerBoundBytes",
+        "title": "text('list-title')",
+        "names": "names()",
+        "legend": "text('legend').split('\\n').map(s => s.trim())",
+      },
+    )
+    for arena, panel in zip((before, after), seen["panels"], strict=True):
+      self.assertEqual(int(panel["peakBytes"]), arena.peak_bytes)
+      self.assertEqual(int(panel["peakStep"]), arena.peak_step)
+      self.assertEqual(int(panel["heightBytes"]), arena.height_bytes)
+      self.assertEqual(int(panel["numBuffers"]), len(arena.rectangles))
+      self.assertIn(units.format_bytes(arena.height_bytes), panel["text"])
+      self.assertIn(units.format_bytes(arena.peak_bytes), panel["text"])
+    # 9 MiB became 6 MiB.
+    self.assertIn("33.3% less", seen["panels"][1]["text"])
+    self.assertEqual(int(seen["bound"]), 5 * cases.MIB)
+    self.assertEqual(
+      seen["title"], "jaxmem at the peak, step 1: 6.00 MiB live, 2 buffers"
+    )
+    self.assertEqual(seen["names"], ["b", "a"])
+    self.assertEqual(
+      seen["legend"], ["temp", "donated", "output", "lower bound"]
+    )
+
+  def test_draws_every_buffer_where_it_is(self):
+    seen = self._observe(
+      cases.render(),
+      {
+        "colours": "STATE.theme.kind",
+        "pixels": "PANELS.flatMap(pixels)",
+        "boxes": "PANELS.flatMap(p => p.arena.name.map((_, i) => p.box(i, 0)))",
+        "area": "[PANELS[0].plotWidth, PANELS[0].mainHeight]",
+      },
+      """
+      function pixels({ base, arena, side }) {
+        const { width, height } = base;
+        const image = base.getContext("2d").getImageData(0, 0, width, height);
+        return arena.name.map((name) => {
+          const point = inside(PANELS[side], MODEL.names[name]);
+          const [x, y] = point.map((v) => Math.floor(v * devicePixelRatio));
+          const at = 4 * (y * width + x);
+          const rgb = [...image.data.slice(at, at + 3)];
+          return `#${rgb.map((v) => v.toString(16).padStart(2, "0")).join("")}`;
+        });
+      }
+      """,
+    )
+    width, height = seen["area"]
+    # The axis is 9% longer than the taller arena, 9 MiB.
+    pixels_per_mib = height / (9 * 1.09)
+    rectangles = cases.make_before().rectangles + cases.make_after().rectangles
+    for rectangle, pixel, box in zip(
+      rectangles, seen["pixels"], seen["boxes"], strict=True
+    ):
+      kind = timeline.KINDS.index(rectangle.kind)
+      self.assertEqual(pixel, seen["colours"][kind], rectangle.name)
+      duration = rectangle.end - rectangle.start
+      top_mib = (rectangle.offset_bytes + rectangle.size_bytes) / cases.MIB
+      size_mib = rectangle.size_bytes / cases.MIB
+      self.assertAlmostEqual(box[1], height - pixels_per_mib * top_mib, 6)
+      self.assertAlmostEqual(box[2], width * duration / 5, 6)
+      self.assertAlmostEqual(box[3], pixels_per_mib * size_mib, 6)
+
+  def test_hover_shows_a_buffer_on_both_sides(self):
+    seen = self._observe(
+      cases.render(),
+      {"tip": "tip", "hovered": "hovered", "gone": "byId('tip').hidden"},
+      "fire(PANELS[0], 'pointermove', ...inside(PANELS[0], 'c'));"
+      "const tip = text('tip'); const hovered = STATE.hovered;"
+      "fire(PANELS[0], 'pointerleave', -1, -1);",
+    )
+    self.assertEqual(
+      seen["tip"].split("\n"),
+      [
+        "c",
+        "3.00 MiB (3,145,728 bytes)",
+        "donated at address 6,291,456",
+        "XLA: steps [2, 4)",
+        "jaxmem: steps [3, 4)",
+        "layer.py:7",
+      ],
+    )
+    self.assertEqual(seen["hovered"], [2, 2])
+    self.assertTrue(seen["gone"])
+
+  def test_search_list_zoom_and_reset(self):
+    seen = self._observe(
+      cases.render(),
+      {
+        "found": "found",
+        "names": "searched",
+        "zoomed": "zoomed",
+        "selected": "selected",
+        "middles": "middles",
+        "spans": "[STATE.xSpan, STATE.ySpan / MODEL.maxAddress]",
+        "cleared": "names()",
+      },
+      """
+      byId("search").value = "MODEL.py";
+      byId("search").dispatchEvent(new Event("input"));
+      const found = text("found");
+      const searched = names();
+      fire(PANELS[0], "wheel", 300, 100, { deltaY: -500 });
+      const zoomed = [STATE.xSpan < 5, STATE.ySpan < MODEL.maxAddress];
+      byId("list").querySelector("button").click();
+      const selected = STATE.selected;
+      const middles = PANELS.map((panel) => {
+        const [left, top, width, height] = panel.box(selected[panel.side], 0);
+        return [(left - GUTTER + width / 2) / panel.plotWidth,
+                (top + height / 2) / panel.mainHeight];
+      });
+      byId("search").value = "";
+      byId("search").dispatchEvent(new Event("input"));
+      tap(PANELS[1], 300, 100);
+      tap(PANELS[1], 300, 100);
+      """,
+    )
+    # a and b: 2 + 4 MiB, the larger first.
+    self.assertEqual(seen["found"], "2 buffers, 6.00 MiB")
+    self.assertEqual(seen["names"], ["b", "a"])
+    self.assertEqual(seen["zoomed"], [True, True])
+    self.assertEqual(seen["selected"], [1, 1])
+    for middle in seen["middles"]:
+      self.assertBetween(min(middle), 0, 1)
+      self.assertBetween(max(middle), 0, 1)
+    self.assertEqual(seen["spans"], [5, 1])
+    self.assertEqual(seen["cleared"], ["b", "a"])
+
+  def test_clicking_the_curve_lists_what_is_live(self):
+    seen = self._observe(
+      cases.render(),
+      {"clicked": "clicked", "peak": "[text('list-title'), ...names()]"},
+      """
+      const y = PANELS[0].stripTop + 40;
+      tap(PANELS[0], PANELS[0].x(3.6), y);
+      const clicked = [text("list-title"), ...names()];
+      tap(PANELS[0], PANELS[0].x(2.5) + 4, y);
+      """,
+    )
+    self.assertEqual(
+      seen["clicked"], ["XLA at step 3: 7.00 MiB live, 2 buffers", "b", "c"]
+    )
+    self.assertEqual(
+      seen["peak"],
+      ["XLA at the peak, step 2: 9.00 MiB live, 3 buffers", "b", "c", "a"],
+    )
+
+  def test_bytes_read_as_in_text_reports(self):
+    values = [
+      0,
+      1,
+      1023,
+      1024,
+      1047552,
+      10496,
+      10 * cases.MIB + cases.MIB // 4,
+      -3 << 30,
+    ]
+    draw = random.Random(0)
+    values += [draw.randrange(2 ** draw.randrange(1, 44)) for _ in range(300)]
+    values += [draw.randrange(2**20) * 2**13 for _ in range(300)]
+    seen = self._observe(cases.render(), {"text": f"{values}.map(formatBytes)"})
+    self.assertEqual(seen["text"], list(map(units.format_bytes, values)))
+
+  def test_ten_thousand_buffers(self):
+    before, after = (
+      cases.many("XLA", 10_000, 0),
+      cases.many("jaxmem", 10_000, 1),
+    )
+    peak = after.peak_step
+    live = [r for r in after.rectangles if r.start <= peak < r.end]
+    seen = self._observe(
+      cases.render(before, after),
+      {
+        "buffers": "PANELS.map(p => p.arena.count)",
+        "title": "text('list-title')",
+        "rows": "names().length",
+        "hit": "PANELS[0].hit(...inside(PANELS[0], MODEL.names[1234]), 0)",
+      },
+    )
+    self.assertEqual(seen["buffers"], [10_000, 10_000])
+    self.assertEqual(
+      seen["title"],
+      f"jaxmem at the peak, step {peak}: "
+      f"{units.format_bytes(after.peak_bytes)} live, {len(live)} buffers",
+    )
+    self.assertEqual(seen["rows"], min(100, len(live)))
+    self.assertGreaterEqual(seen["hit"], 0)
+
+  def test_hostile_names_are_text(self):
+    seen = self._observe(
+      cases.render_hostile(),
+      {
+        "title": "document.title",
+        "name": "byId('list').querySelector('button').textContent",
+        "images": "document.images.length",
+      },
+      "fire(PANELS[0], 'pointermove', ...inside(PANELS[0], MODEL.names[0]));",
+    )
+    self.assertEqual(seen["title"], cases.HOSTILE)
+    self.assertEqual(seen["name"], cases.HOSTILE)
+    self.assertEqual(seen["images"], 0)
+
+  def test_nothing_to_draw(self):
+    empty = cases.make_arena("XLA", [], 0)
+    seen = self._observe(
+      cases.render(empty, empty, lower_bound_bytes=None),
+      {"rows": "names().length", "bound": "document.body.dataset"},
+      "fire(PANELS[0], 'wheel', 300, 100, { deltaY: -500 });"
+      "tap(PANELS[0], 300, PANELS[0].stripTop + 9);",
+    )
+    self.assertEqual(seen["rows"], 0)
+    self.assertEqual(seen["bound"]["lowerBoundBytes"], "")
+
+  def test_panels_stack_on_a_phone(self):
+    seen = self._observe(
+      cases.render(),
+      {
+        "width": "[innerWidth, document.documentElement.scrollWidth]",
+        "boxes": "[...document.querySelectorAll('.panel')].map("
+        "p => p.getBoundingClientRect()).map(b => [b.left, b.top, b.bottom])",
+      },
+      frame_width=390,
+    )
+    inner, scrolled = seen["width"]
+    self.assertEqual(inner, 390)
+    self.assertLessEqual(scrolled, inner)
+    first, second = seen["boxes"]
+    self.assertEqual(first[0], second[0])
+    self.assertLess(first[2], second[1])
+
+
+if __name__ == "__main__":
+  absltest.main()
