@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator
 
 import jax
-from jax.extend import core
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost
@@ -105,7 +104,7 @@ def stacking_less(
     save_bytes=save_bytes,
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes,
-    dropped=tuple(candidate.name for candidate in rewritten.dropped),
+    dropped=rewritten.dropped,
   )
 
 
@@ -148,7 +147,7 @@ def pick(
   as_written = Variant(traced=traced)
   if request.limit_bytes is None:
     return as_written
-  stacked_bytes = _stacked_bytes(traced.jaxpr, request)
+  stacked_bytes = scan.droppable_bytes(traced.jaxpr)
   step = blocks.BlockStep(traced.jaxpr)
   if not stacked_bytes and not step.blocks.number:
     return as_written
@@ -182,7 +181,7 @@ def _small_versions(
   traced: jax.stages.Traced, request: Request, platform: str
 ) -> Iterator[Variant]:
   """Yields the versions that may take the fewest bytes."""
-  if _stacked_bytes(traced.jaxpr, request):
+  if scan.droppable_bytes(traced.jaxpr):
     yield stacking_less(traced, "all", request, platform)
   step = blocks.BlockStep(traced.jaxpr)
   number = step.blocks.number
@@ -458,10 +457,3 @@ def _added_seconds(
 def _equation_seconds(recomputed: blocks.Recomputed) -> float:
   """Estimates from its equations what a step takes that runs again."""
   return recomputed.again_s + _FUSED_WEIGHT * recomputed.fused_s
-
-
-def _stacked_bytes(jaxpr: core.Jaxpr, request: Request) -> int:
-  """Returns what loops of a step stack that could be dropped."""
-  # Only seconds depend on the rates, and these are not asked for here.
-  candidates, _ = scan.find_candidates(jaxpr, request.rates("cpu"))
-  return sum(candidate.size_bytes for candidate in candidates)

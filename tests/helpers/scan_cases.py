@@ -12,12 +12,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.extend import core
+from rewritten import rewritten
+
+from jaxmem import cost
+from jaxmem.versions import scan
 
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 
 WIDTH = 16
 LENGTH = 3
 BATCH = 5
+RATES = cost.for_target("h200")
+
+
+def dropping(
+  step: Callable[..., Any],
+  *,
+  keep_bits: bool = True,
+  seen: list[scan.Rewritten] | None = None,
+) -> Callable[..., Any]:
+  """Returns a step whose loops drop all that they can, added to `seen`."""
+
+  def rewrite(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    result = scan.rewrite_step(jaxpr, "all", RATES, keep_bits=keep_bits)
+    if seen is not None:
+      seen.append(result)
+    return result.closed_jaxpr
+
+  return rewritten(step, rewrite)
 
 
 def train(

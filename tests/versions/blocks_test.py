@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import scan_cases
 from absl.testing import absltest, parameterized
+from rewritten import rewritten
 
 import jaxmem
 from benchmarks.zoo import language, training
@@ -22,8 +23,8 @@ from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
 from jaxmem.versions.blocks.recipe import make_groups, make_recipe
-from jaxmem.versions.blocks.values import Values, num_bytes
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
+from jaxmem.versions.values import Values, num_bytes
 
 _RATES = cost.for_target("h200")
 _NUM_STEPS = 3
@@ -49,10 +50,14 @@ def _run(step, args):
 
 def _recomputing(step, num_groups, keep_bytes=0, seen=None):
   choice = blocks.BlockChoice(num_groups=num_groups, keep_bytes=keep_bytes)
-  record = (lambda _: None) if seen is None else seen.append
-  return blocks.recompute_blocks(
-    step, choice, rates=_RATES, on_recomputed=record
-  )
+
+  def recompute(jaxpr):
+    recomputed = blocks.BlockStep(jaxpr).recompute(choice, _RATES)
+    if seen is not None:
+      seen.append(recomputed)
+    return recomputed.closed_jaxpr
+
+  return rewritten(step, recompute)
 
 
 def _temp_bytes(step, args):
@@ -80,7 +85,7 @@ class FindTest(parameterized.TestCase):
       assert recipe is not None
       again = [values.jaxpr.eqns[index] for index in recipe.eqns]
       self.assertEqual(sum(product_flops(eqn) > 0 for eqn in again), 1)
-    described = blocks.describe_blocks(_jaxpr("chain"))
+    described = blocks.BlockStep(_jaxpr("chain")).blocks
     self.assertEqual(described.number, blocks_cases.NUM_BLOCKS)
     self.assertEqual(described.crossing_bytes, size)
 
@@ -101,11 +106,10 @@ class FindTest(parameterized.TestCase):
       loss, blocks_cases.weights(), blocks_cases.batch()
     )
     jaxpr = jax.make_jaxpr(step)(*args)
-    found = blocks.describe_blocks(jaxpr)
-    self.assertEqual(found.number, 0)
-    self.assertIn("repeats", found.reason)
+    found = blocks.BlockStep(jaxpr)
+    self.assertEqual(found.blocks.number, 0)
     choice = blocks.BlockChoice(num_groups=1)
-    recomputed = blocks.recompute_step(jaxpr, choice, _RATES)
+    recomputed = found.recompute(choice, _RATES)
     self.assertIs(recomputed.closed_jaxpr, jaxpr)
     self.assertEqual(recomputed.num_dropped, 0)
 
@@ -113,7 +117,7 @@ class FindTest(parameterized.TestCase):
     jaxpr = jax.make_jaxpr(blocks_cases.stacked)(
       blocks_cases.weights(), blocks_cases.batch()
     )
-    self.assertEqual(blocks.describe_blocks(jaxpr).number, 0)
+    self.assertEqual(blocks.BlockStep(jaxpr).blocks.number, 0)
 
 
 class ParityTest(parameterized.TestCase):
@@ -282,12 +286,12 @@ class KeepTest(parameterized.TestCase):
 
   def test_more_bytes_less_work(self):
     step, args = blocks_cases.CASES["chain"]()
-    jaxpr = jax.make_jaxpr(step)(*args)
+    found = blocks.BlockStep(jax.make_jaxpr(step)(*args))
     products = [
       sum(
         eqn.primitive.name == "dot_general"
-        for eqn in blocks.recompute_step(
-          jaxpr, blocks.BlockChoice(num_groups=99, keep_bytes=size), _RATES
+        for eqn in found.recompute(
+          blocks.BlockChoice(num_groups=99, keep_bytes=size), _RATES
         ).closed_jaxpr.eqns
       )
       for size in (0, 20_000, 10**9)
@@ -346,7 +350,7 @@ class LimitTest(absltest.TestCase):
   def test_a_bad_choice_is_refused(self):
     choice = blocks.BlockChoice(num_groups=0)
     with self.assertRaisesRegex(ValueError, "num_groups must be positive"):
-      blocks.recompute_step(_jaxpr("chain"), choice, _RATES)
+      blocks.BlockStep(_jaxpr("chain")).recompute(choice, _RATES)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from jaxmem.compiler.capture import Capture
 from jaxmem.planning import request as request_module
 from jaxmem.planning.fit import LimitPlan
 from jaxmem.planning.request import Request
-from jaxmem.versions import choose, scan
+from jaxmem.versions import choose, knapsack
+from jaxmem.versions.scan.levels import make_level
+from jaxmem.versions.scan.problem import make_problem
 
 _OPTIONS = jaxmem.Options(effort="fast")
 
@@ -385,13 +387,14 @@ class LoopsTest(absltest.TestCase):
     jaxpr = jax.make_jaxpr(jax.grad(loss))(params, x)
     rates = cost.for_target(targets.get("h200"))
     kept, fused = (
-      scan.rewrite_step(jaxpr, "all", rates, keep_bits=keep_bits)
-      for keep_bits in (True, False)
+      knapsack.choose(
+        make_problem(make_level(jaxpr), rates, is_fused=is_fused)[0], None
+      )
+      for is_fused in (False, True)
     )
-    self.assertEqual(
-      [c.name for c in kept.dropped], [c.name for c in fused.dropped]
-    )
-    self.assertLess(fused.extra_seconds, kept.extra_seconds)
+    self.assertNotEmpty(kept.drops)
+    self.assertEqual(kept.drops, fused.drops)
+    self.assertLess(fused.seconds, kept.seconds)
 
 
 if __name__ == "__main__":

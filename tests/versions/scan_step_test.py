@@ -1,6 +1,5 @@
-"""Tests of versions.scan: what is found, chosen, left alone, and wrapped."""
+"""Tests of versions.scan: what is found, chosen and left alone."""
 
-import functools
 from typing import Any
 
 import jax
@@ -9,13 +8,18 @@ import numpy as np
 import scan_cases
 from absl.testing import absltest, parameterized
 from jax.extend import core
-from jax.sharding import NamedSharding, PartitionSpec
 
 from benchmarks import zoo
-from jaxmem import cost, targets
+from jaxmem import targets
 from jaxmem.versions import scan
+from jaxmem.versions.knapsack import DropChoice, choose
+from jaxmem.versions.scan.levels import make_level
+from jaxmem.versions.scan.pairs import Residual
+from jaxmem.versions.scan.problem import make_problem
+from jaxmem.versions.scan.recipe import make_recipe
+from jaxmem.versions.scan.rewrite import rewrite_level
 
-RATES = cost.for_target("h200")
+RATES = scan_cases.RATES
 X = jnp.linspace(0.1, 1.0, 4)
 XS = jnp.linspace(0.2, 0.9, 12).reshape(3, 4)
 
@@ -32,8 +36,23 @@ def backward(stacks: Any, reverse: bool = True) -> Any:
   return jax.lax.scan(body, jnp.zeros(4), stacks, reverse=reverse)[0]
 
 
-def rewrite(fun: Any, save: Any = "all", *args: Any) -> scan.Rewritten:
-  return scan.rewrite_step(jax.make_jaxpr(fun)(*args), save, RATES)
+def rewrite(
+  fun: Any, save: Any = "all", *args: Any, keep_bits: bool = True
+) -> scan.Rewritten:
+  jaxpr = jax.make_jaxpr(fun)(*args)
+  return scan.rewrite_step(jaxpr, save, RATES, keep_bits=keep_bits)
+
+
+def residuals(fun: Any, *args: Any) -> list[Residual]:
+  """Returns what could be dropped, if what it takes did not matter."""
+  level = make_level(jax.make_jaxpr(fun)(*args))
+  return [r for pair, _ in level.walk() for r in pair.residuals]
+
+
+def drop(fun: Any, save: int | None, *args: Any) -> DropChoice:
+  """Returns what is chosen of all that could be dropped."""
+  level = make_level(jax.make_jaxpr(fun)(*args))
+  return choose(make_problem(level, RATES, is_fused=False)[0], save)
 
 
 def memory(lowered: jax.stages.Lowered, options: Any = None) -> Any:
@@ -44,17 +63,20 @@ def expensive(x: Any, _: Any) -> tuple[Any, Any]:
   return jnp.tanh(x), jnp.exp(jnp.sin(x))
 
 
-class SkippedTest(absltest.TestCase):
-  def assert_stays(self, fun: Any, reason: str):
-    rewritten = rewrite(fun)
-    self.assertFalse(rewritten.is_changed)
-    self.assertIn(reason, [each.reason for each in rewritten.skipped])
-    self.assertIn(reason, rewritten.summary())
+class StaysTest(absltest.TestCase):
+  def assert_stays(self, fun: Any):
+    self.assertEmpty(residuals(fun))
+    self.assertEqual(scan.droppable_bytes(jax.make_jaxpr(fun)()), 0)
+    self.assertEmpty(rewrite(fun).dropped)
 
   def test_can_be_dropped_otherwise(self):
-    rewritten = rewrite(lambda: backward(forward(expensive)[1]))
+    def fun():
+      return backward(forward(expensive)[1])
+
+    self.assertLen(residuals(fun), 1)
+    self.assertEqual(scan.droppable_bytes(jax.make_jaxpr(fun)()), 48)
     # The carry, as large as the residual, would have to be stacked instead.
-    self.assertFalse(rewritten.is_changed)
+    self.assertEmpty(rewrite(fun).dropped)
 
     def two(x, _):
       return (jnp.tanh(x), (jnp.exp(jnp.sin(x)), jnp.cos(x)))
@@ -64,28 +86,28 @@ class SkippedTest(absltest.TestCase):
     self.assertEqual(rewritten.saved_bytes, 2 * 48 - 48)
 
   def test_no_scan(self):
-    self.assert_stays(lambda: jnp.sin(X), "it has no scan")
+    self.assert_stays(lambda: jnp.sin(X))
 
   def test_result(self):
     def fun():
       _, ys = forward(expensive)
       return ys, backward(ys)
 
-    self.assert_stays(fun, "it is a result as well")
+    self.assert_stays(fun)
 
   def test_read_outside(self):
     def fun():
       _, ys = forward(expensive)
       return ys.sum(), backward(ys)
 
-    self.assert_stays(fun, "reduce_sum reads it outside of loops")
+    self.assert_stays(fun)
 
   def test_read_by_two_loops(self):
     def fun():
       _, ys = forward(expensive)
       return backward(ys), backward(ys) + 1
 
-    self.assert_stays(fun, "it is read by more than one loop")
+    self.assert_stays(fun)
 
   def test_read_whole(self):
     def fun():
@@ -96,20 +118,20 @@ class SkippedTest(absltest.TestCase):
 
       return jax.lax.scan(body, X, ys, reverse=True)[0]
 
-    self.assert_stays(fun, "a loop reads it whole")
+    self.assert_stays(fun)
 
   def test_same_direction(self):
     def fun():
       _, ys = forward(expensive)
       return backward(ys, reverse=True), backward(ys, reverse=False)
 
-    self.assert_stays(fun, "a loop of the same direction reads it")
+    self.assert_stays(fun)
 
   def test_one_iteration(self):
     def fun():
       return backward(forward(expensive, xs=XS[:1])[1])
 
-    self.assert_stays(fun, "its loop runs once")
+    self.assert_stays(fun)
 
   def test_host_call(self):
     def body(x, y):
@@ -119,7 +141,7 @@ class SkippedTest(absltest.TestCase):
     def fun():
       return backward(forward(body)[1])
 
-    self.assert_stays(fun, "pure_callback calls the host")
+    self.assert_stays(fun)
 
   def test_unknown_length(self):
     def body(x, y):
@@ -131,7 +153,7 @@ class SkippedTest(absltest.TestCase):
     def fun():
       return backward(forward(body)[1])
 
-    self.assert_stays(fun, "it comes from a while loop of unknown length")
+    self.assert_stays(fun)
 
   def test_mutable_arrays(self):
     def fun():
@@ -143,14 +165,13 @@ class SkippedTest(absltest.TestCase):
 
       return backward(forward(body)[1]), counter[...]
 
-    self.assert_stays(fun, "its loop reads or writes mutable arrays")
+    self.assert_stays(fun)
 
   def test_carry(self):
     def fun():
       return backward(forward(lambda x, _: (jnp.tanh(x), x))[1])
 
-    reason = "it is the carry from which others are recomputed"
-    self.assert_stays(fun, reason)
+    self.assert_stays(fun)
 
 
 class RewriteTest(parameterized.TestCase):
@@ -195,14 +216,14 @@ class RewriteTest(parameterized.TestCase):
     step, args = scan_cases.masked()
     rewritten = rewrite(step, "all", *args)
     size = 9 * scan_cases.BATCH**2  # Booleans, 9 rows of the batch.
-    masks = [d for d in rewritten.dropped if "constant" in d.name]
-    self.assertEqual([m.size_bytes for m in masks], [size - size // 9])
-    self.assertEqual([m.seconds for m in masks], [0.0])
-    jaxpr = jax.make_jaxpr(step)(*args)
-    fused = scan.rewrite_step(jaxpr, "all", RATES, keep_bits=False)
-    # Nobody writes or reads them any more.
-    for mask in (d for d in fused.dropped if "constant" in d.name):
-      self.assertLess(mask.seconds, 0.0)
+    level = make_level(jax.make_jaxpr(step)(*args))
+    for is_fused in (False, True):
+      problem, names = make_problem(level, RATES, is_fused=is_fused)
+      (drop,) = (d for d, name in enumerate(names) if "constant" in name)
+      self.assertEqual(problem.saved_bytes[drop], size - size // 9)
+      # If it is fused, nobody writes or reads it any more.
+      self.assertEqual(problem.relief_s[drop] > 0.0, is_fused)
+      self.assertIn(names[drop], rewritten.dropped)
     for eqn in rewritten.closed_jaxpr.eqns:
       if eqn.primitive.name == "scan":
         shapes = [v.aval.str_short() for v in eqn.invars]
@@ -212,13 +233,13 @@ class RewriteTest(parameterized.TestCase):
   def test_residuals_of_inner_loops_go_too(self):
     step, args = scan_cases.nested()
     rewritten = rewrite(step, "all", *args)
-    inside = [d.name for d in rewritten.dropped if "/" in d.name]
+    inside = [name for name in rewritten.dropped if "/" in name]
     self.assertNotEmpty(inside)
 
   def test_loops_within_a_loop(self):
     step, args = scan_cases.accumulated()
     rewritten = rewrite(step, "all", *args)
-    self.assertTrue(all("/" in each.name for each in rewritten.dropped))
+    self.assertTrue(all("/" in name for name in rewritten.dropped))
 
   def test_budget(self):
     step, args = scan_cases.layers()
@@ -226,35 +247,33 @@ class RewriteTest(parameterized.TestCase):
     half = every.saved_bytes // 2
     some = rewrite(step, half, *args)
     self.assertBetween(some.saved_bytes, half, every.saved_bytes - 1)
-    self.assertLess(some.extra_seconds, every.extra_seconds)
-    self.assertTrue(some.is_optimal)
+    half_choice, all_choice = drop(step, half, *args), drop(step, None, *args)
+    self.assertLess(half_choice.seconds, all_choice.seconds)
+    self.assertTrue(half_choice.is_optimal)
     more = rewrite(step, 2 * every.saved_bytes, *args)
     self.assertEqual(more.saved_bytes, every.saved_bytes)
-    self.assertFalse(rewrite(step, 0, *args).is_changed)
+    self.assertEmpty(rewrite(step, 0, *args).dropped)
 
-  def test_names(self):
+  def test_one_residual_can_be_dropped_alone(self):
     step, args = scan_cases.layers()
-    jaxpr = jax.make_jaxpr(step)(*args)
-    candidates, _ = scan.find_candidates(jaxpr, RATES)
-    largest = max(candidates, key=lambda each: each.size_bytes)
-    rewritten = scan.rewrite_step(jaxpr, [largest.name], RATES)
-    self.assertEqual(rewritten.dropped, (largest,))
-    saved = largest.size_bytes - largest.extra_bytes
-    self.assertEqual(rewritten.saved_bytes, saved)
-    self.assertEqual(rewritten.extra_seconds, largest.seconds)
-    self.assertFalse(scan.rewrite_step(jaxpr, [], RATES).is_changed)
-    with self.assertRaisesRegex(ValueError, "'nowhere' is not a residual"):
-      scan.rewrite_step(jaxpr, ["nowhere"], RATES)
-    with self.assertRaisesRegex(ValueError, "bytes or 'all'"):
-      scan.rewrite_step(jaxpr, "most", RATES)
+    level = make_level(jax.make_jaxpr(step)(*args))
+    ((pair, _),) = level.walk()
+    largest = max(pair.residuals, key=lambda each: each.size_bytes)
+    recipe = make_recipe(pair, (largest.name,))
+    self.assertEqual(recipe.dropped, (largest,))
+    changed, saved_bytes = rewrite_level(level, {largest.name}, keep_bits=True)
+    self.assertEqual(saved_bytes, largest.size_bytes - recipe.extra_bytes)
+    before, after = (
+      sum(len(e.outvars) for e in j.eqns if e.primitive.name == "scan")
+      for j in (level.jaxpr, changed)
+    )
+    self.assertEqual(after, before - 1 + len(recipe.carries))
 
   def test_temporaries_shrink_as_predicted(self):
     step, (params, state, _) = scan_cases.layers(length=8)
     args = params, state, jnp.ones((4096, scan_cases.WIDTH))
     seen = []
-    dropping = scan.drop_scan_residuals(
-      step, rates=RATES, on_rewritten=seen.append
-    )
+    dropping = scan_cases.dropping(step, seen=seen)
     before, after = (
       memory(jax.jit(each).lower(*args)).temp_size_in_bytes
       for each in (step, dropping)
@@ -262,98 +281,22 @@ class RewriteTest(parameterized.TestCase):
     saved = before - after
     self.assertAlmostEqual(saved / seen[0].saved_bytes, 1.0, delta=0.1)
 
-
-class WrapperTest(absltest.TestCase):
-  def setUp(self):
-    super().setUp()
-    step, (params, _, x) = scan_cases.layers()
-    del step
-    self.args = {"params": params, "unused": None}, x
-
-    def fun(tree, x, power, *, scale=1.0, names=("loss",)):
-      self.num_traces += 1
-
-      def loss(params):
-        def body(x, p):
-          return (scan_cases.block(x, p), None)
-
-        y, _ = jax.lax.scan(body, x, params)
-        return scale * jnp.mean(y**power)
-
-      value, gradients = jax.value_and_grad(loss)(tree["params"])
-      new = jax.tree.map(jnp.subtract, tree["params"], gradients)
-      return {"params": new, "unused": None}, {name: value for name in names}
-
-    self.num_traces = 0
-    self.fun = fun
-    self.seen: list[scan.Rewritten] = []
-    self.dropping = scan.drop_scan_residuals(
-      fun, rates=RATES, on_rewritten=self.seen.append
-    )
-
-  def assert_same(self, got: Any, expected: Any):
-    self.assertEqual(jax.tree.structure(got), jax.tree.structure(expected))
-    jax.tree.map(np.testing.assert_array_equal, got, expected)
-
-  def test_trees_static_and_keyword_arguments(self):
-    wrap = functools.partial(
-      jax.jit, static_argnums=2, static_argnames=("names",)
-    )
-    names = ("a", "b")
-    expected = wrap(self.fun)(*self.args, 2, scale=0.5, names=names)
-    self.num_traces = 0
-    dropping = wrap(self.dropping)
-    got = dropping(*self.args, 2, scale=0.5, names=names)
-    self.assert_same(got, expected)
-    dropping(*self.args, power=2, scale=0.25, names=names)
-    dropping(*self.args, 2, scale=0.125, names=names)
-    self.assertEqual(self.num_traces, 2)
-    self.assertTrue(all(each.is_changed for each in self.seen))
-
-  def test_donation_and_shardings(self):
-    mesh = jax.make_mesh((4,), ("data",))
-    x = jnp.concatenate([self.args[1]] * 4)[: 4 * 4]
-    whole = NamedSharding(mesh, PartitionSpec())
-    rows = NamedSharding(mesh, PartitionSpec("data"))
-    wrap = functools.partial(
-      jax.jit,
-      donate_argnums=0,
-      static_argnums=2,
-      in_shardings=(whole, rows),
-      out_shardings=(whole, None),
-    )
-    copies = [jax.tree.map(jnp.copy, self.args[0]) for _ in range(2)]
-    expected = wrap(self.fun)(copies[0], x, 2)
-    dropping = wrap(self.dropping)
-    aliased = memory(dropping.lower(copies[1], x, 2))
-    self.assertGreater(aliased.alias_size_in_bytes, 0)
-    self.assert_same(dropping(copies[1], x, 2), expected)
-    self.assertTrue(copies[1]["params"]["w"].is_deleted())
-
   def test_derivatives_from_outside(self):
-    def fun(params, x):
-      new, metrics = self.fun({"params": params}, x, 2)
+    step, (params, state, x) = scan_cases.layers()
+
+    def fun(x):
+      new, _, loss = step(params, state, x)
       return (
-        metrics["loss"]
-        + jnp.sum(new["params"]["b"])
+        loss
+        + sum(map(jnp.sum, jax.tree.leaves(new)))
         + jnp.sum(scan_cases.clipped(x))
       )
 
-    dropping = scan.drop_scan_residuals(
-      fun, rates=RATES, on_rewritten=self.seen.append
-    )
-    args = self.args[0]["params"], self.args[1]
-    got = jax.jit(jax.grad(jax.jit(dropping), 1))(*args)
-    self.assertTrue(self.seen[-1].is_changed)
-    expected = jax.jit(jax.grad(fun, 1))(*args)
+    seen = []
+    got = jax.jit(jax.grad(jax.jit(scan_cases.dropping(fun, seen=seen))))(x)
+    self.assertNotEmpty(seen[-1].dropped)
+    expected = jax.jit(jax.grad(fun))(x)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
-
-  def test_errors_of_the_function_come_through(self):
-    def fun(x):
-      raise KeyError("mine")
-
-    with self.assertRaisesRegex(KeyError, "mine"):
-      jax.jit(scan.drop_scan_residuals(fun, rates=RATES))(1.0)
 
 
 class FullSizeTest(absltest.TestCase):
@@ -362,7 +305,7 @@ class FullSizeTest(absltest.TestCase):
   )
   def test_gpt2_on_an_h200(self):
     step = zoo.MODELS["scan_transformer"](8, "full")
-    dropping = scan.drop_scan_residuals(step.function, rates=RATES)
+    dropping = scan_cases.dropping(step.function)
     jitted = jax.jit(dropping, **step.jit_kwargs)
     lowered = targets.lower(jitted, step.args, {}, "h200")
     found = memory(lowered, targets.compile_options("h200"))

@@ -2,20 +2,8 @@
 
 from jaxmem.versions.blocks.step import (
   BlockChoice,
-  Blocks,
   BlockStep,
   Recomputed,
-  describe_blocks,
-  recompute_blocks,
-  recompute_step,
 )
 
-__all__ = [
-  "BlockChoice",
-  "BlockStep",
-  "Blocks",
-  "Recomputed",
-  "describe_blocks",
-  "recompute_blocks",
-  "recompute_step",
-]
+__all__ = ["BlockChoice", "BlockStep", "Recomputed"]

@@ -21,8 +21,8 @@ from jax.extend import core
 
 from jaxmem.jaxpr import internals
 from jaxmem.versions.blocks.recipe import Block, make_groups, make_recipe
-from jaxmem.versions.blocks.values import Values, num_bytes, operands, results
 from jaxmem.versions.equation_cost import product_flops
+from jaxmem.versions.values import Values, num_bytes, operands, results
 
 # A repetition holds at least this share of a forward pass's residuals.
 _LEAST_SHARE = 0.02
@@ -164,8 +164,7 @@ class _Forward:
     """Bytes made before each equation that are read after the pass."""
     held = np.zeros(self._end - self._start + 1, dtype=np.int64)
     for index, var in self._activations():
-      readers = self._values.readers.get(var, ())
-      if readers and readers[-1] >= self._end:
+      if self._values.last_reader(var) >= self._end:
         held[index + 1 - self._start] += num_bytes(var)
     return np.cumsum(held)
 

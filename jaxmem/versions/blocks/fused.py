@@ -12,7 +12,7 @@ from jax.extend import core
 from jaxmem.cost import Rates
 from jaxmem.versions.blocks.keep import is_heavy_eqn
 from jaxmem.versions.blocks.recipe import Group, Recipe
-from jaxmem.versions.blocks.values import Values, num_bytes, operands, results
+from jaxmem.versions.values import Values, num_bytes, operands, results
 
 # What products look through: other orders and types of the same elements.
 _VIEWS = frozenset("convert_element_type reshape squeeze transpose".split())

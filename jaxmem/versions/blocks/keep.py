@@ -15,9 +15,9 @@ from jax.extend import core
 from jaxmem.cost import Rates
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES
 from jaxmem.versions.blocks.recipe import Group, Recipe
-from jaxmem.versions.blocks.values import Values, num_bytes, operands
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
 from jaxmem.versions.knapsack import DropProblem, Need, Work, choose
+from jaxmem.versions.values import Values, num_bytes, operands
 
 # Blocks are alike, so that proofs that a choice is the best can take long.
 _MAX_DETERMINISTIC_TIME = 0.5

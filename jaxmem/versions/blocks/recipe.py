@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jax.extend import core
 
-from jaxmem.versions.blocks.values import Values, num_bytes, operands, results
-from jaxmem.versions.rules import why_not_again
+from jaxmem.versions.rules import may_run_again
+from jaxmem.versions.values import Values, num_bytes, operands, results
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,11 +150,11 @@ def _make_group(values: Values, blocks: Sequence[Block]) -> Group:
   inner = {
     var: index
     for index in range(start, stop)
-    if not why_not_again(values.jaxpr.eqns[index])
+    if may_run_again(values.jaxpr.eqns[index])
     for var in results(values.jaxpr.eqns[index])
     if _stays_inside(values, var, stop, end)
   }
-  residuals = tuple(v for v in inner if values.readers.get(v, [0])[-1] >= end)
+  residuals = tuple(v for v in inner if values.last_reader(v) >= end)
   needs = dict(_needed(values, inner, residuals))
   return Group(
     start=start, stop=stop, end=end, residuals=residuals, needs=needs

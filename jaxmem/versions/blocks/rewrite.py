@@ -12,9 +12,8 @@ from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten, internals
 from jaxmem.versions.blocks.recipe import Recipe
-from jaxmem.versions.blocks.values import Values, num_bytes, operands
-
-_SCOPE = "recompute"
+from jaxmem.versions.rules import RECOMPUTE_SCOPE
+from jaxmem.versions.values import Values, num_bytes, operands
 
 
 def rewrite(values: Values, recipes: Iterable[Recipe]) -> core.Jaxpr:
@@ -55,7 +54,7 @@ class _Writer:
   def recompute(self, recipe: Recipe) -> None:
     """Appends equations once more; what they make stands for the first."""
     eqns = self._values.jaxpr.eqns
-    stack = internals.empty_name_stack().extend(_SCOPE)
+    stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
     trigger = self._trigger(recipe)
     guarded = [v for v in recipe.operands if _has_barrier(v)]
     like = internals.with_name_stack(eqns[recipe.before], stack)

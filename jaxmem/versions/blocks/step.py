@@ -3,13 +3,11 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from jax.extend import core
 
-from jaxmem import units
 from jaxmem.cost import Rates
-from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten, wrap
+from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten
 from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import again_seconds, choose_kept
@@ -21,7 +19,7 @@ from jaxmem.versions.blocks.recipe import (
   make_recipe,
 )
 from jaxmem.versions.blocks.rewrite import rewrite
-from jaxmem.versions.blocks.values import Values, num_bytes
+from jaxmem.versions.values import Values, num_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,12 +43,10 @@ class Blocks:
   Attributes:
     number: How many there are; 0 where nothing repeats.
     crossing_bytes: What the next block reads of a block, on average.
-    reason: Why there is none, or "".
   """
 
   number: int
   crossing_bytes: int
-  reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,11 +77,6 @@ class Recomputed:
   def closed_jaxpr(self) -> core.Jaxpr:
     """The step."""
     return self.rewrite()
-
-  def summary(self) -> str:
-    """Returns what was done, for people."""
-    size = units.format_bytes(self.dropped_bytes)
-    return f"{self.num_dropped} residuals of blocks dropped: {size}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,7 +155,18 @@ class BlockStep:
     self.blocks = self._describe()
 
   def recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
-    """Lets the backward pass recompute blocks; see `recompute_step`."""
+    """Lets the backward pass of the step recompute blocks of its forward pass.
+
+    Args:
+      choice: How.
+      rates: Of the device that will run the step; they decide what is kept.
+
+    Returns:
+      The step, with equal results; unchanged where it has no blocks.
+
+    Raises:
+      ValueError: If there are fewer groups than one.
+    """
     if choice.num_groups < 1:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
     chosen = self._choose(choice, rates)
@@ -187,8 +189,7 @@ class BlockStep:
       groups = make_groups(values, self._blocks, number)
       total = sum(crossing_bytes(values, group) for group in groups)
       return Blocks(number=number, crossing_bytes=total // number)
-    reason = "no part of a forward pass repeats, or there is no backward pass"
-    none = Blocks(number=0, crossing_bytes=0, reason=reason)
+    none = Blocks(number=0, crossing_bytes=0)
     inner = [loop.blocks for loop in self._loops.values()]
     return max([none, *inner], key=lambda found: found.number)
 
@@ -211,48 +212,3 @@ class BlockStep:
         for index, loop in self._loops.items()
       },
     )
-
-
-def describe_blocks(closed_jaxpr: core.Jaxpr) -> Blocks:
-  """Says which blocks a step has; see `BlockStep`."""
-  return BlockStep(closed_jaxpr).blocks
-
-
-def recompute_step(
-  closed_jaxpr: core.Jaxpr, choice: BlockChoice, rates: Rates
-) -> Recomputed:
-  """Lets the backward pass of a step recompute blocks of its forward pass.
-
-  Args:
-    closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
-    choice: How.
-    rates: Of the device that will run the step; they decide what is kept.
-
-  Returns:
-    The step, with equal results; unchanged where it has no blocks.
-
-  Raises:
-    ValueError: If there are fewer groups than one.
-  """
-  return BlockStep(closed_jaxpr).recompute(choice, rates)
-
-
-def recompute_blocks(
-  fun: Callable[..., Any],
-  choice: BlockChoice,
-  *,
-  rates: Rates,
-  on_recomputed: Callable[[Recomputed], None] | None = None,
-) -> Callable[..., Any]:
-  """Wraps a function so that its backward pass recomputes blocks.
-
-  Jit the result; see `jaxmem.jaxpr.wrap`.
-
-  Args:
-    fun: A function that takes gradients, not jitted.
-    choice: See `recompute_step`.
-    rates: See `recompute_step`.
-    on_recomputed: Called with the result at each trace.
-  """
-  recompute = functools.partial(recompute_step, choice=choice, rates=rates)
-  return wrap.rewritten(fun, recompute, on_recomputed)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Atom, Inliner, internals, memory
+from jaxmem.versions.values import Values
 
 # Smaller gains are not worth a barrier.
 _MIN_RATIO = 8
@@ -25,16 +26,56 @@ class Hoisted:
     name: Unique within a program.
     eqn: The broadcast.
     size_bytes: What goes if the loops broadcast themselves.
-    source: The line of the user's program, or the name scope.
   """
 
   name: str
   eqn: core.JaxprEqn
   size_bytes: int
-  source: str
 
 
-def gain_bytes(eqn: core.JaxprEqn) -> int:
+def find_hoisted(
+  values: Values, name: str, loops: tuple[int, int]
+) -> tuple[Hoisted, ...]:
+  """Finds the broadcasts that are constants of two loops and nothing else.
+
+  Args:
+    values: Of the flat jaxpr that holds the loops.
+    name: Of the pair; prefixed to all names.
+    loops: Their equations.
+  """
+  eqns = values.jaxpr.eqns
+  constants = dict.fromkeys(
+    atom
+    for loop in loops
+    for atom in eqns[loop].invars[: internals.scan_counts(eqns[loop])[0]]
+    if isinstance(atom, core.Var) and atom in values.definers
+  )
+  found = []
+  for var in constants:
+    definition = eqns[values.definers[var]]
+    size_bytes = _gain_bytes(definition)
+    readers = values.readers[var]
+    if not size_bytes or not all(
+      index in loops and _is_constant_of(eqns[index], var) for index in readers
+    ):
+      continue
+    found.append(
+      Hoisted(
+        name=f"{name}:constant[{len(found)}]",
+        eqn=definition,
+        size_bytes=size_bytes,
+      )
+    )
+  return tuple(found)
+
+
+def _is_constant_of(eqn: core.JaxprEqn, var: core.Var) -> bool:
+  """Whether a loop is given a value as a constant, and not as anything else."""
+  num_consts, _ = internals.scan_counts(eqn)
+  return all(atom is not var for atom in eqn.invars[num_consts:])
+
+
+def _gain_bytes(eqn: core.JaxprEqn) -> int:
   """Returns how much larger the result of a broadcast is; 0 if not much.
 
   Broadcasts of scalars do not count: most are constants, which XLA moves into

@@ -5,8 +5,8 @@ from collections.abc import Collection
 
 from jax.extend import core
 
-from jaxmem.jaxpr import Atom, memory
-from jaxmem.versions.scan.pairs import Pair, Residual, definers_of
+from jaxmem.versions.scan.pairs import Pair, Residual
+from jaxmem.versions.values import operands
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,67 +45,36 @@ def make_recipe(pair: Pair, dropped: Collection[str]) -> Recipe:
 
   Args:
     pair: The loops.
-    dropped: Names of residuals of the pair; other names do not matter.
-
-  Raises:
-    ValueError: If a residual needs an equation that must not run twice.
+    dropped: Names of residuals of the pair; other names do not matter. None may
+      need an equation that must not run twice.
   """
-  definers = definers_of(pair.body)
   inputs = {var: number for number, var in enumerate(pair.body.invars)}
   gone = tuple(r for r in pair.residuals if r.name in dropped)
-  readable = readable_stacks(pair, {r.name for r in gone})
+  readable = pair.readable_stacks(dropped)
   eqns: set[int] = set()
-  operands: set[int] = set()
+  given: set[int] = set()
   carries: set[int] = set()
   stacks: dict[core.Var, core.Var] = {}
-  pending: list[Atom] = [residual.value for residual in gone]
+  pending = [r.value for r in gone if isinstance(r.value, core.Var)]
   while pending:
-    atom = pending.pop()
-    if not isinstance(atom, core.Var):
-      continue
-    if atom in readable:
-      stacks[atom] = readable[atom]
-    elif atom in inputs:
-      number = inputs[atom]
-      (carries if is_carry(pair, number) else operands).add(number)
-    elif atom in definers and definers[atom] not in eqns:
-      index = definers[atom]
-      if index in pair.forbidden:
-        raise ValueError(
-          f"Residuals of {pair.name} cannot be recomputed without others:"
-          f" {pair.forbidden[index]}. Drop fewer of them."
-        )
+    var = pending.pop()
+    if var in readable:
+      stacks[var] = readable[var]
+    elif var in inputs:
+      number = inputs[var]
+      (carries if pair.is_carry(number) else given).add(number)
+    elif var in pair.definers and pair.definers[var] not in eqns:
+      index = pair.definers[var]
+      assert index not in pair.forbidden
       eqns.add(index)
-      pending += pair.body.eqns[index].invars
-  extended = sum(pair.extended_bytes.get(number, 0) for number in operands)
-  stacked = sum(carry_bytes(pair, number) for number in carries)
+      pending += operands(pair.body.eqns[index])
+  extended = sum(pair.extended_bytes.get(number, 0) for number in given)
+  stacked = sum(pair.carry_bytes(number) for number in carries)
   return Recipe(
     dropped=gone,
     eqns=tuple(sorted(eqns)),
-    operands=tuple(sorted(operands)),
+    operands=tuple(sorted(given)),
     carries=tuple(sorted(carries)),
     stacks=tuple(stacks.items()),
     extra_bytes=extended + stacked,
   )
-
-
-def readable_stacks(
-  pair: Pair, gone: Collection[str]
-) -> dict[core.Var, core.Var]:
-  """Returns what the backward loop can read: values, and their stacks."""
-  readable = dict(pair.kept)
-  for residual in pair.residuals:
-    is_kept = residual.name not in gone and residual.is_read_directly
-    if is_kept and isinstance(residual.value, core.Var):
-      readable[residual.value] = residual.stack
-  return readable
-
-
-def is_carry(pair: Pair, number: int) -> bool:
-  """Whether an input of the forward body is carried."""
-  return 0 <= number - pair.num_consts < pair.num_carry
-
-
-def carry_bytes(pair: Pair, number: int) -> int:
-  """Returns what stacking a carry takes."""
-  return pair.length * memory.size_bytes(pair.body.invars[number].aval)

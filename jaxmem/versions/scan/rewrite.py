@@ -10,7 +10,7 @@ exact themselves passes without a barrier: the backward pass multiplies it once
 more, and it need not be written to memory for that.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from jax.extend import core
 
@@ -22,12 +22,13 @@ from jaxmem.jaxpr import (
   internals,
   memory,
 )
+from jaxmem.versions.rules import RECOMPUTE_SCOPE
 from jaxmem.versions.scan.hoisted import sink
 from jaxmem.versions.scan.levels import Level
-from jaxmem.versions.scan.pairs import Pair, Read, definers_of
+from jaxmem.versions.scan.pairs import Pair, Read
 from jaxmem.versions.scan.recipe import Recipe, make_recipe
+from jaxmem.versions.values import results
 
-_SCOPE = "recompute"
 _BARRIER = "optimization_barrier"
 # What XLA looks through when it simplifies.
 _SEEN_THROUGH = frozenset(
@@ -41,8 +42,8 @@ _EXACT_ITEMSIZE = 4
 
 
 def rewrite_level(
-  level: Level, dropped: Collection[str], *, keep_bits: bool = True
-) -> core.Jaxpr:
+  level: Level, dropped: Collection[str], *, keep_bits: bool
+) -> tuple[core.Jaxpr, int]:
   """Returns an equal jaxpr without some residuals.
 
   Args:
@@ -51,16 +52,15 @@ def rewrite_level(
     keep_bits: Whether recomputed residuals pass barriers.
 
   Returns:
-    A flat jaxpr with the same inputs and outputs; its equations without those
-    that nothing needs any more.
-
-  Raises:
-    ValueError: If a residual cannot be recomputed without the others.
+    A flat jaxpr with the same inputs and outputs, its equations without those
+    that nothing needs any more; and the bytes that this saves.
   """
   eqns = [*level.jaxpr.eqns]
   lost: set[core.Var] = set()
+  saved_bytes = 0
   for pair in level.pairs:
     recipe = make_recipe(pair, dropped)
+    saved_bytes += recipe.saved_bytes
     if recipe.dropped:
       lost |= {residual.stack for residual in recipe.dropped}
       forward, backward = eqns[pair.forward], eqns[pair.backward]
@@ -68,15 +68,14 @@ def rewrite_level(
       eqns[pair.backward] = _backward(
         pair, recipe, forward, backward, carries, keep_bits
       )
-    broadcasts = {
-      hoisted.eqn.outvars[0]: hoisted.eqn
-      for hoisted in pair.hoisted
-      if hoisted.name in dropped
-    }
+    moved = [hoisted for hoisted in pair.hoisted if hoisted.name in dropped]
+    saved_bytes += sum(hoisted.size_bytes for hoisted in moved)
+    broadcasts = {hoisted.eqn.outvars[0]: hoisted.eqn for hoisted in moved}
     for index in (pair.forward, pair.backward):
       eqns[index] = sink(eqns[index], broadcasts)
   for inner in level.inner:
-    body = rewrite_level(inner.level, dropped, keep_bits=keep_bits)
+    body, inner_bytes = rewrite_level(inner.level, dropped, keep_bits=keep_bits)
+    saved_bytes += inner_bytes
     params = eqns[inner.equation].params
     value = params[inner.parameter]
     if inner.branch is not None:
@@ -85,7 +84,7 @@ def rewrite_level(
     params = {**params, inner.parameter: body}
     eqns[inner.equation] = eqns[inner.equation].replace(params=params)
   changed = level.jaxpr.replace(eqns=_without(eqns, lost))
-  return flatten(changed, keep=CUSTOM_DERIVATIVES)
+  return flatten(changed, keep=CUSTOM_DERIVATIVES), saved_bytes
 
 
 def _without(
@@ -244,7 +243,7 @@ def _recompute(
   keep_bits: bool,
 ) -> list[Atom]:
   """Appends the equations of a recipe; returns the dropped values."""
-  definers = definers_of(pair.body)
+  definers = pair.definers
   eqns = [pair.body.eqns[index] for index in recipe.eqns]
   exact: dict[core.Var, core.Var] = {var: var for var in known}
   # A loop is fused with nothing.
@@ -269,7 +268,7 @@ def _recompute(
 
   outvars = [read(residual.value) for residual in recipe.dropped]
   part = pair.body.replace(invars=[*known], outvars=outvars, eqns=eqns)
-  stack = internals.empty_name_stack().extend(_SCOPE)
+  stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
   return inliner.inline(part, [*known.values()], stack)
 
 
@@ -283,32 +282,28 @@ def _guarded_values(
     recipe: What is recomputed.
     known: Values that are exact without one.
   """
-  definers = definers_of(pair.body)
   guard: list[core.Var] = []
-  computed = {v for i in recipe.eqns for v in pair.body.eqns[i].outvars}
+  computed = {v for i in recipe.eqns for v in results(pair.body.eqns[i])}
   dropped = [r.value for r in recipe.dropped if isinstance(r.value, core.Var)]
-  order = {var: number for number, var in enumerate(definers)}
+  order = {var: number for number, var in enumerate(pair.definers)}
   for var in sorted(computed.intersection(dropped), key=order.__getitem__):
     exact = {*guard, *known}
-    if var not in exact and not _is_plain_product(pair, definers, var, exact):
+    if var not in exact and not _is_plain_product(pair, var, exact):
       guard.append(var)
   return guard
 
 
 def _is_plain_product(
-  pair: Pair,
-  definers: Mapping[core.Var, int],
-  var: core.Var,
-  exact: Collection[core.Var],
+  pair: Pair, var: core.Var, exact: Collection[core.Var]
 ) -> bool:
   """Whether nothing but one multiplication makes it from exact values."""
-  eqn, var = _origin(pair, definers, var, ())
+  eqn, var = _origin(pair, var, ())
   if eqn is None or eqn.primitive.name not in _PRODUCTS:
     return False
   if memory.itemsize(var.aval) < _EXACT_ITEMSIZE:
     return False
   factors = [
-    _origin(pair, definers, factor, exact)[1]
+    _origin(pair, factor, exact)[1]
     for factor in eqn.invars
     if isinstance(factor, core.Var)
   ]
@@ -316,14 +311,11 @@ def _is_plain_product(
 
 
 def _origin(
-  pair: Pair,
-  definers: Mapping[core.Var, int],
-  var: core.Var,
-  exact: Collection[core.Var],
+  pair: Pair, var: core.Var, exact: Collection[core.Var]
 ) -> tuple[core.JaxprEqn | None, core.Var]:
   """Returns what a variable is another shape of, and what defines that."""
-  while var in definers and var not in exact:
-    eqn = pair.body.eqns[definers[var]]
+  while var in pair.definers and var not in exact:
+    eqn = pair.body.eqns[pair.definers[var]]
     operand = eqn.invars[0] if eqn.invars else None
     is_view = eqn.primitive.name in _SEEN_THROUGH
     if not is_view or not isinstance(operand, core.Var):

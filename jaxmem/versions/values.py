@@ -1,10 +1,8 @@
 """Where each value of a flat jaxpr is made and read."""
 
-import functools
-
 from jax.extend import core
 
-from jaxmem.jaxpr import memory
+from jaxmem.jaxpr import Atom, memory
 
 
 class Values:
@@ -31,10 +29,19 @@ class Values:
       if isinstance(atom, core.Var):
         self.readers.setdefault(atom, []).append(len(jaxpr.eqns))
 
-  @functools.cached_property
-  def is_result(self) -> frozenset[core.Var]:
-    """Values that the jaxpr returns."""
-    return frozenset(v for v in self.jaxpr.outvars if isinstance(v, core.Var))
+  def last_reader(self, var: core.Var) -> int:
+    """Returns the last equation that reads a value; -1 if none does."""
+    return self.readers.get(var, (-1,))[-1]
+
+  def is_returned(self, var: core.Var) -> bool:
+    """Whether a value is a result of the jaxpr."""
+    return self.last_reader(var) == len(self.jaxpr.eqns)
+
+  def is_live_at(self, atom: Atom, index: int) -> bool:
+    """Whether an equation could read an atom without keeping it longer."""
+    if not isinstance(atom, core.Var) or atom not in self.definers:
+      return True
+    return self.last_reader(atom) >= index
 
 
 def operands(eqn: core.JaxprEqn) -> list[core.Var]:
