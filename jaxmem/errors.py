@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxmem import units
 
-_NUM_NAMED = 3
+_MAX_BUFFERS_NAMED = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ def name_buffers(buffers: Sequence[NeededBuffer]) -> str:
   """Names the first of some buffers, with sizes and sources, for a message."""
   return "; ".join(
     f"{b.name} ({units.format_bytes(b.size_bytes)}) {b.source}".rstrip()
-    for b in buffers[:_NUM_NAMED]
+    for b in buffers[:_MAX_BUFFERS_NAMED]
   )
 
 

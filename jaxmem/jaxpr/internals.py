@@ -27,8 +27,8 @@ from jax.extend import core, source_info_util
 _INSTALLED = tuple(
   sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")
 )
-# The scopes that flax and jax's own wrappers run in, and generated code.
-_NOT_FILES = "<"
+# Generated code, as that of wrappers in flax and jax, lies in "<string>".
+_GENERATED_CODE = "<"
 
 
 @functools.cache
@@ -93,7 +93,7 @@ def source(eqn: core.JaxprEqn) -> str:
 
 @functools.cache
 def _is_users(file_name: str) -> bool:
-  return not file_name.startswith((*_INSTALLED, _NOT_FILES))
+  return not file_name.startswith((*_INSTALLED, _GENERATED_CODE))
 
 
 def argument_names(jaxpr: core.Jaxpr) -> list[str]:
@@ -131,7 +131,7 @@ def closed_over(traced: Any) -> list[Any]:
 def _with_params(traced: Any, **params: Any) -> jax.stages.Traced:
   changed = copy.copy(traced)
   changed._params = {**traced._params, **params}
-  # What was derived from the parameters.
+  # These were derived from the parameters that changed.
   changed._lojax = None
   changed._closure_converted = None
   return changed

@@ -1,11 +1,9 @@
-"""What the values of a jaxpr weigh, and which of them may share memory."""
+"""What the values of a jaxpr weigh, and which lie where others do."""
 
 import math
 from typing import Any
 
 from jax.extend import core
-
-from jaxmem.jaxpr import internals
 
 # Results of these are their operands, whoever runs them.
 IDENTITIES = frozenset({"name", "optimization_barrier"})
@@ -20,34 +18,6 @@ _VIEWS = IDENTITIES | frozenset(
     "random_wrap",
     "reshape",
     "squeeze",
-  }
-)
-# Element i of the result depends on element i of the operands only.
-_ELEMENTWISE = frozenset(
-  """
-  abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp
-  conj convert_element_type copy cos cosh digamma div eq erf erf_inv erfc exp
-  exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p logistic lt
-  max min mul ne neg nextafter not or population_count pow reduce_precision rem
-  round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical
-  sign sin sinh sqrt square sub tan tanh xor
-  """.split()
-)
-# XLA updates the first operand in place.
-_UPDATES = frozenset(
-  {
-    "dynamic_update_slice",
-    "scatter",
-    "scatter-add",
-    "scatter-max",
-    "scatter-min",
-    "scatter-mul",
-    "scatter-sub",
-    "scatter_add",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_sub",
   }
 )
 
@@ -100,42 +70,3 @@ def renamed(eqn: core.JaxprEqn, *, views: bool) -> bool:
     size_bytes(operand.aval) == size_bytes(result.aval)
     for operand, result in zip(eqn.invars, eqn.outvars, strict=False)
   )
-
-
-def is_elementwise(eqn: core.JaxprEqn) -> bool:
-  """Whether element i of the result depends on element i of the operands."""
-  return eqn.primitive.name in _ELEMENTWISE
-
-
-def in_place(eqn: core.JaxprEqn) -> list[tuple[int, int]]:
-  """Returns which operand each result may be written over.
-
-  Of primitives that are not known here, none.
-
-  Returns:
-    Pairs of positions, operand and result, of equal size in bytes.
-  """
-  return [
-    (operand, result)
-    for operand, result in _candidates(eqn)
-    if size_bytes(eqn.invars[operand].aval)
-    == size_bytes(eqn.outvars[result].aval)
-  ]
-
-
-def _candidates(eqn: core.JaxprEqn) -> list[tuple[int, int]]:
-  name = eqn.primitive.name
-  if name in _ELEMENTWISE:
-    # Smaller operands are broadcast; their sizes tell them apart.
-    return [(position, 0) for position in range(len(eqn.invars))]
-  if name in _UPDATES:
-    return [(0, 0)]
-  if name == "sort":
-    return [(position, position) for position in range(len(eqn.outvars))]
-  if name == "scan":
-    num_consts, num_carry = internals.scan_counts(eqn)
-    return [(num_consts + carry, carry) for carry in range(num_carry)]
-  if name == "while":
-    num_consts = eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
-    return [(num_consts + carry, carry) for carry in range(len(eqn.outvars))]
-  return []

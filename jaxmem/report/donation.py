@@ -21,7 +21,7 @@ from jaxmem.report.signature import Argument, Signature
 Status = Literal["donated", "possible", "unused donation", "impossible"]
 
 _NOT_USED = "the step does not use it"
-_NUM_GROUPS = 4
+_MAX_GROUPS_SHOWN = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,11 @@ def advise(
   of_input = {
     id(i.argument): _of_input(i, outputs, i in possible) for i in inputs
   }
-  return tuple(of_input.get(id(a)) or _of_dropped(a) for a in arguments)
+  # What the step does not use, jax drops: the module has no such input.
+  return tuple(
+    of_input.get(id(a)) or _in_vain(a, a.size_bytes, _NOT_USED)
+    for a in arguments
+  )
 
 
 # What the module takes and returns.
@@ -268,10 +272,6 @@ def _of_input(
   return _in_vain(item.argument, size_bytes, reason)
 
 
-def _of_dropped(argument: Argument) -> DonationAdvice:
-  return _in_vain(argument, argument.size_bytes, _NOT_USED)
-
-
 def _in_vain(
   argument: Argument, size_bytes: int, reason: str
 ) -> DonationAdvice:
@@ -373,8 +373,8 @@ def _largest(advice: Sequence[DonationAdvice], status: Status) -> list[str]:
   ]
   found = [group for group in found if group]
   found.sort(key=lambda group: -sum(a.size_bytes for a in group))
-  lines = [f"  {_group_line(group)}" for group in found[:_NUM_GROUPS]]
-  more = len(found) - _NUM_GROUPS
+  lines = [f"  {_group_line(group)}" for group in found[:_MAX_GROUPS_SHOWN]]
+  more = len(found) - _MAX_GROUPS_SHOWN
   return [*lines, f"  and {more} more"] if more > 0 else lines
 
 

@@ -9,13 +9,16 @@ from typing import Any
 
 from jaxmem.report.plan_data import PlanData
 
-_FORMAT = 3
+# Raised when the fields or their meanings change.
+_FORMAT_NUMBER = 3
 
 
 def to_json(plan: PlanData) -> str:
   """Serializes the fields that `PlanData` declares."""
   fields = {f.name: getattr(plan, f.name) for f in dataclasses.fields(PlanData)}
-  return json.dumps({"format": _FORMAT, **fields}, default=dataclasses.asdict)
+  return json.dumps(
+    {"format": _FORMAT_NUMBER, **fields}, default=dataclasses.asdict
+  )
 
 
 def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
@@ -31,7 +34,10 @@ def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
   """
   try:
     record = json.loads(text)
-    if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
+    if (
+      not isinstance(record, dict)
+      or record.pop("format", None) != _FORMAT_NUMBER
+    ):
       raise ValueError("it has no format number, or an unknown one")
     return plan_class(**_read_fields(PlanData, record, ""))
   except (RecursionError, ValueError) as error:

@@ -8,7 +8,7 @@ from jaxmem.report.donation import donation_lines
 from jaxmem.report.layout import PlannedBuffer
 from jaxmem.report.plan_data import Budget, HostTraffic, PlanData
 
-_NUM_TOP_BUFFERS = 8
+_MAX_BUFFERS_SHOWN = 8
 
 
 def summary(plan: PlanData) -> str:
@@ -107,7 +107,7 @@ def _peak_table(buffers: Sequence[PlannedBuffer]) -> list[str]:
   if not buffers:
     return []
   lines = [f"  at the peak   {len(buffers)} buffers, the largest:"]
-  for buffer in buffers[:_NUM_TOP_BUFFERS]:
+  for buffer in buffers[:_MAX_BUFFERS_SHOWN]:
     size = units.format_bytes(buffer.size_bytes)
     lines.append(f"    {size:>10}  {buffer.name}  {buffer.source}".rstrip())
   return lines

@@ -7,8 +7,8 @@ import time
 class Progress:
   """Shows what is being done, on stderr, where a person may be watching."""
 
-  def __init__(self, *, enabled: bool | None = None):
-    self._enabled = sys.stderr.isatty() if enabled is None else enabled
+  def __init__(self) -> None:
+    self._enabled = sys.stderr.isatty()
     self._start = time.perf_counter()
 
   def show(self, what: str) -> None:

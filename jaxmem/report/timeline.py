@@ -1,4 +1,8 @@
-"""The picture of a plan: one HTML page, address against schedule step.
+"""Draws buffers on one HTML page, address against schedule step.
+
+`plan_page.plan_html` says which rectangles to draw, and calls `render_html`;
+nothing here knows what a plan is. The browser runs timeline_model.js, _panel.js
+and _page.js.
 
 Every buffer is a rectangle, before and after side by side on one scale, with
 the live bytes and their lower bound below. The page holds its data, style and
@@ -100,16 +104,6 @@ class Arena:
           f"Buffer {rectangle.name!r} must end within the {self.num_steps} "
           f"steps of arena {self.title!r}, got {rectangle.end}."
         )
-
-  @property
-  def peak_bytes(self) -> int:
-    """The most bytes live at any step; 0 without steps."""
-    return max(self.live_bytes, default=0)
-
-  @property
-  def peak_step(self) -> int:
-    """The first step at which `peak_bytes` are live; 0 without steps."""
-    return self.live_bytes.index(self.peak_bytes) if self.live_bytes else 0
 
 
 def render_html(

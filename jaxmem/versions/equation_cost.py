@@ -15,8 +15,8 @@ from jax.extend import core
 from jaxmem.cost import Precision, Rates
 from jaxmem.jaxpr import memory
 
-# Kernels of their own, which read all of their operands.
-_READERS = frozenset(
+# XLA makes each of these a kernel, which reads all of its operands.
+_KERNELS_OF_THEIR_OWN = frozenset(
   """
   argmax argmin cholesky cumlogsumexp cummax cummin cumprod cumsum eigh fft
   lu qr reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
@@ -24,7 +24,7 @@ _READERS = frozenset(
   scatter_add select_and_scatter_add sort top_k triangular_solve
   """.split()
 )
-# Integer operations per word that Threefry makes, of 20 rounds.
+# Threefry makes each random word in 20 rounds of about five operations.
 _THREEFRY_FLOPS = 100
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
 
@@ -49,7 +49,7 @@ def equation_seconds(
   name = eqn.primitive.name
   if name == "cond":
     return max(bodies)
-  if bodies and name not in _READERS:
+  if bodies and name not in _KERNELS_OF_THEIR_OWN:
     return eqn.params["length"] * sum(bodies) if name == "scan" else sum(bodies)
   if memory.renamed(eqn, views=True):
     return 0.0
@@ -59,7 +59,7 @@ def equation_seconds(
   if products:
     precision = _precision(eqn, rates)
     return rates.seconds({precision: products}, 0.0, read + written)
-  if name in _READERS:
+  if name in _KERNELS_OF_THEIR_OWN:
     elements = sum(_elements(v.aval) for v in eqn.invars)
     return rates.seconds({}, elements, read + written)
   elements = sum(_elements(v.aval) for v in eqn.outvars)

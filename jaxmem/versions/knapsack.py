@@ -21,10 +21,11 @@ from ortools.sat.python import cp_model
 
 from jaxmem.solver import cpsat
 
-_PICOSECONDS = 1e12
+# CP-SAT counts in integers.
+_PICOSECONDS_PER_S = 1e12
 _MAX_DETERMINISTIC_TIME = 20.0
-# A step is traced, and with it rewritten, several times.
-_NUM_REMEMBERED = 8
+# The same step is asked about several times while a version of it is chosen.
+_MAX_CHOICES_REMEMBERED = 8
 
 
 class Work(NamedTuple):
@@ -95,7 +96,7 @@ class DropChoice:
   is_optimal: bool
 
 
-@functools.lru_cache(maxsize=_NUM_REMEMBERED)
+@functools.lru_cache(maxsize=_MAX_CHOICES_REMEMBERED)
 def choose(
   problem: DropProblem,
   save_bytes: int | None,
@@ -155,9 +156,10 @@ class _Model:
   def minimise_seconds(self, save_bytes: int) -> DropChoice:
     """Returns the cheapest choice that saves enough, which must exist."""
     self._model.add(self._saving() >= save_bytes)
-    costs = [round(w.seconds * _PICOSECONDS) for w in self._problem.works]
-    relief = [round(s * _PICOSECONDS) for s in self._problem.relief]
-    # Of equally cheap choices, the smallest: no drop that serves nothing.
+    costs = [round(w.seconds * _PICOSECONDS_PER_S) for w in self._problem.works]
+    relief = [round(s * _PICOSECONDS_PER_S) for s in self._problem.relief]
+    # Of equally cheap choices the one with fewest drops is the least, so that
+    # no drop serves nothing.
     scale = len(self._drops) + 1
     self._model.minimize(
       cp_model.LinearExpr.weighted_sum(

@@ -76,6 +76,12 @@ def render_hostile():
   return render(arena, arena, title=HOSTILE, subtitle=HOSTILE, facts=facts)
 
 
+def peak(arena):
+  """Returns the most bytes live at any step, and the first such step."""
+  most = max(arena.live_bytes)
+  return most, arena.live_bytes.index(most)
+
+
 def many(title, num_buffers, seed):
   draw = random.Random(seed)
   rectangles = []

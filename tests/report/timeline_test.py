@@ -31,12 +31,6 @@ class PageTest(parameterized.TestCase):
     self.assertEqual(after["end"], [2, 3, 4, 5])
     self.assertEqual(data["sources"][after["source"][2]], "layer.py:7")
 
-  def test_peak_is_the_first_maximum(self):
-    arena = cases.make_before()
-    self.assertEqual((arena.peak_bytes, arena.peak_step), (9 * cases.MIB, 2))
-    empty = cases.make_arena("XLA", [], 0)
-    self.assertEqual((empty.peak_bytes, empty.peak_step), (0, 0))
-
   def test_text_is_escaped_and_survives(self):
     page = cases.render_hostile()
     plain = cases.render()

@@ -7,12 +7,15 @@ from jaxmem.experimental.jaxpr_order.from_jaxpr import (
   from_function,
   from_jaxpr,
 )
+from jaxmem.experimental.jaxpr_order.in_place import in_place, is_elementwise
 
 __all__ = [
   "JaxprGraph",
   "MemoryModel",
   "from_function",
   "from_jaxpr",
+  "in_place",
+  "is_elementwise",
   "reorder",
   "run_eager",
 ]

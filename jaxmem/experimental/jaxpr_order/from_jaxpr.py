@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.extend import core
 
+from jaxmem.experimental.jaxpr_order.in_place import in_place
 from jaxmem.graph import Buffer, Graph, Node, peak_bytes, validate
 from jaxmem.jaxpr import flatten, internals, memory
 
@@ -349,7 +350,7 @@ class _Builder:
     if self._model == "eager":
       return ()
     pairs: dict[tuple[int, int], None] = {}
-    for position, number in memory.in_place(eqn):
+    for position, number in in_place(eqn):
       operand = eqn.invars[position]
       result = self._cell_of[eqn.outvars[number]]
       if isinstance(operand, core.Var):

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from jax.extend import core
 
+from jaxmem.experimental.jaxpr_order import in_place, is_elementwise
 from jaxmem.jaxpr import Atom, flatten, internals, memory
 
 Reading = Literal["pointwise", "elsewhere"]
@@ -209,9 +210,7 @@ def is_fusible(eqn: core.JaxprEqn) -> bool:
   if name in _UPDATES or name in ("sort", "scan", "while"):
     return False
   return (
-    name in _FUSIBLE
-    or memory.renamed(eqn, views=True)
-    or memory.is_elementwise(eqn)
+    name in _FUSIBLE or memory.renamed(eqn, views=True) or is_elementwise(eqn)
   )
 
 
@@ -225,7 +224,7 @@ def _operands(
   """
   same = {
     operand
-    for operand, output in memory.in_place(eqn)
+    for operand, output in in_place(eqn)
     if eqn.outvars[output] is result
   }
   if memory.renamed(eqn, views=True):

@@ -24,12 +24,14 @@ from jaxmem.versions.blocks.recipe import Block, make_groups, make_recipe
 from jaxmem.versions.equation_cost import product_flops
 from jaxmem.versions.values import Values, num_bytes, operands, results
 
-# A repetition holds at least this share of a forward pass's residuals.
-_LEAST_SHARE = 0.02
-# Cuts that let so many times the least bytes through are as good.
-_NARROW = 1.02
-# The shortest block is taken of those that cover this share of the most.
-_NEARLY_MOST = 0.9
+# A repetition, and each block, holds at least this share of the residuals of
+# its forward pass, in bytes.
+_MIN_RESIDUAL_SHARE = 0.02
+# A cut is as good as the narrowest if at most so many times its bytes cross.
+_MAX_CROSSING_RATIO = 1.02
+# Among repetitions, the one with the shortest block is taken of those that hold
+# at least this share of the residual bytes that any of them holds.
+_MIN_SHARE_OF_LONGEST = 0.9
 
 
 def find_blocks(values: Values) -> tuple[Block, ...]:
@@ -69,7 +71,7 @@ class _Forward:
 
   def cuts(self) -> list[int]:
     """Returns where blocks begin and end; empty if nothing repeats."""
-    least = _LEAST_SHARE * self._residual_bytes[-1]
+    least = _MIN_RESIDUAL_SHARE * self._residual_bytes[-1]
     runs = sorted(self._repetitions(self._start, self._end, least))
     if not runs:
       return []
@@ -114,7 +116,7 @@ class _Forward:
     if not found:
       return None
     most = max(held for held, *_ in found)
-    nearly = [f for f in found if f[0] >= _NEARLY_MOST * most]
+    nearly = [f for f in found if f[0] >= _MIN_SHARE_OF_LONGEST * most]
     _, length, a, b = min(nearly, key=lambda f: (f[1], -f[0], f[2]))
     return length, a, b
 
@@ -126,7 +128,8 @@ class _Forward:
       return int(np.max(self._crossing[first : end - self._start : length]))
 
     least = min(crossing(offset) for offset in range(length))
-    narrow = [o for o in range(length) if crossing(o) <= _NARROW * least]
+    most = _MAX_CROSSING_RATIO * least
+    narrow = [o for o in range(length) if crossing(o) <= most]
 
     def cost(offset: int) -> tuple[float, int, int]:
       first = end - length - (end - start - offset) % length

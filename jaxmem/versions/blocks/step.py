@@ -144,7 +144,7 @@ class BlockStep:
     self._runs = runs
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
-    # Equation -> the loop that it is.
+    # By equation, the loop that it is.
     self._loops: dict[int, BlockStep] = {}
     if not self._blocks:
       self._loops = {

@@ -13,8 +13,8 @@ from jax.extend import core
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Atom, Inliner, internals, memory
 from jaxmem.versions.values import Values
 
-# Smaller gains are not worth a barrier.
-_MIN_RATIO = 8
+# A broadcast that grows its operand less is not worth a barrier.
+_MIN_BROADCAST_RATIO = 8
 _SCOPE = "broadcast"
 
 
@@ -87,7 +87,7 @@ def _gain_bytes(eqn: core.JaxprEqn) -> int:
     return 0
   before = memory.size_bytes(eqn.invars[0].aval)
   after = memory.size_bytes(eqn.outvars[0].aval)
-  return after - before if after >= _MIN_RATIO * before else 0
+  return after - before if after >= _MIN_BROADCAST_RATIO * before else 0
 
 
 def sink(

@@ -166,7 +166,7 @@ def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
   if is_mutable or eqn.params["length"] <= 1:
     return
   name = f"{where}scan.{index}"
-  # Backward loop -> the residuals that it reads; None: other stacks.
+  # The residuals that each backward loop reads; under None, all other stacks.
   groups: dict[int | None, list[Residual]] = {None: []}
   for position, stack in enumerate(eqn.outvars[num_carry:]):
     backward, reads = _only_reader(values, stack, index)

@@ -121,7 +121,7 @@ class _Sources:
     self._stays = stays
     self._seconds_of = seconds_of
     self._inputs = {v: number for number, v in enumerate(pair.body.invars)}
-    # Input or equation of the body -> the work that provides it.
+    # By the position of an input or equation of the body, the work for it.
     self._work_of_input: dict[int, int] = {}
     self._work_of_equation: dict[int, int] = {}
     self._pending: list[tuple[int, int]] = []

@@ -246,7 +246,7 @@ def _recompute(
   definers = pair.definers
   eqns = [pair.body.eqns[index] for index in recipe.eqns]
   exact: dict[core.Var, core.Var] = {var: var for var in known}
-  # A loop is fused with nothing.
+  # A loop needs no barrier, since XLA fuses it with nothing.
   unguarded = [
     eqn for eqn in eqns if not keep_bits or eqn.primitive.name == "scan"
   ]
