@@ -89,8 +89,8 @@ class Plan(PlanData):
   def _known_program(self, method: str) -> PlannedProgram:
     if self.program is None:
       raise RuntimeError(
-        "A plan read from a file does not have its program; call"
-        f" {method} on what jaxmem.plan returns."
+        f"A plan read from a file knows no program; call {method} on what"
+        " jaxmem.plan returns."
       )
     return self.program
 
