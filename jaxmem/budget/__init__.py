@@ -1,14 +1,14 @@
 """Recompute and offload: what to give up so that a step fits a byte limit."""
 
-from jaxmem.budget import lower_bound, offload
-from jaxmem.budget.chooser import RUNG, Choice, Chooser, Effort
+from jaxmem.budget import lower_bound
+from jaxmem.budget.chooser import Choice, Chooser
 from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Event
+from jaxmem.budget.tuning import Effort
 
 __all__ = [
-  "RUNG",
   "BudgetProblem",
   "Choice",
   "Chooser",
@@ -20,5 +20,4 @@ __all__ = [
   "StoredValue",
   "Unit",
   "lower_bound",
-  "offload",
 ]

@@ -1,63 +1,23 @@
 """Chooses what to run again so that a step fits a byte limit at least cost.
 
-What may run again is gathered at rungs of a fixed ladder, the one below the
-limit and the next, and chosen from at the limit itself: so a larger limit does
-not cost more.
+What may run again is gathered once about a limit, by greedy runs. From that,
+or from all that there is where a problem is small, a choice is made for any
+number of limits.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal
 
-from jaxmem import units
 from jaxmem.budget import exact, greedy, lower_bound, offload
 from jaxmem.budget import pool as pools
+from jaxmem.budget.moves import Style
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.pool import Pool
-from jaxmem.budget.problem import BudgetProblem
 from jaxmem.budget.profile import Event, Profile, Transfer
-from jaxmem.errors import InfeasibleError, NeededBuffer, name_buffers
+from jaxmem.budget.tuning import TUNING, Effort
 from jaxmem.rewrite import Edits
-
-Effort = Literal["fast", "normal", "prove"]
-
-# Of the peak without edits; the rungs of the ladder fall by this factor.
-RUNG = 0.995
-# How many rungs are tried for the cheapest plan, the one below the limit and
-# those below that, unless the bound says that there is no cheaper one.
-_NUM_RUNGS = 2
-# Problems with no more possible events than this are chosen from at once.
-_MAX_EVENTS = 400
-# The search for the smallest plan aims this much lower each time.
-_STEPS_DOWN = (0.8, 0.93, 0.98)
-_NUM_NAMED = 8
-# How many values go to the host, in the variants that are tried.
-_NUM_MOVED = (6, 32)
-_QUICK = greedy.Style(depth=2)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-  """What an effort means: greedy runs, and CP-SAT's deterministic time.
-
-  Attributes:
-    num_runs: Greedy runs.
-    exact: For a choice from what they found.
-    every: For a choice from all possible events, where these are few.
-  """
-
-  num_runs: int
-  exact: float
-  every: float
-
-
-_WORK: dict[Effort, _Work] = {
-  "fast": _Work(num_runs=4, exact=0.3, every=1.0),
-  "normal": _Work(num_runs=6, exact=0.8, every=5.0),
-  "prove": _Work(num_runs=24, exact=20.0, every=60.0),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,98 +30,49 @@ class Choice:
     peak_bytes: Temporaries that the profile of the edited program needs.
     extra_s: Estimated seconds that the edits add. Copies to the host add what
       it takes to start them: they are chosen so that nobody waits for them.
-    host_bytes: Of the values that go to the host.
-    lower_bound_s: No choice of recomputes alone for that limit, on this order,
-      adds less; None if it was not asked for.
   """
 
   edits: Edits
   events: tuple[Event, ...]
   peak_bytes: int
   extra_s: float
-  host_bytes: int = 0
-  lower_bound_s: float | None = None
-
-
-def choose(
-  problem: BudgetProblem,
-  limit_bytes: int,
-  effort: Effort = "normal",
-  rates: OffloadRates | None = None,
-  with_bound: bool = False,
-) -> Choice:
-  """Chooses edits with which the temporaries fit a limit.
-
-  Args:
-    problem: The problem.
-    limit_bytes: Most bytes of temporaries.
-    effort: "fast", "normal", or "prove" for a long search. They differ in the
-      number of greedy runs and in CP-SAT's work on what these found.
-    rates: Of the link to the host; None if nothing may go there.
-    with_bound: Whether to bound the cost from below.
-
-  Returns:
-    The cheapest choice that was found. The same on every machine.
-
-  Raises:
-    InfeasibleError: If none was found. Its bytes are temporaries.
-  """
-  return Chooser(problem, effort, rates).choose(limit_bytes, with_bound)
 
 
 class Chooser:
   """Chooses for several limits of one problem, and remembers what it found.
 
+  Limits are the most bytes of temporaries. All choices are the same on every
+  machine.
+
   Args:
-    problem: The problem.
-    effort: See `choose`.
-    rates: See `choose`.
+    start: The problem; what is found about it there is shared.
+    effort: "fast", "normal", or "prove" for a long search. They differ in the
+      number of greedy runs and in CP-SAT's work on what these found.
+    rates: Of the link to the host; None if nothing may go there.
   """
 
   def __init__(
     self,
-    problem: BudgetProblem,
-    effort: Effort = "normal",
+    start: greedy.Start,
+    effort: Effort,
     rates: OffloadRates | None = None,
   ):
-    if effort not in _WORK:
-      raise ValueError(f"effort must be one of {[*_WORK]}, got {effort!r}.")
-    self.problem = problem
-    self._work = _WORK[effort]
+    self.problem = problem = start.problem
+    self._work = TUNING.work[effort]
     self._rates = rates
-    self._start = greedy.Start(problem)
-    self._unedited = self._start.profile()
-    self._bytes_bound = lower_bound.unavoidable_bytes(
+    self._start = start
+    self._unedited = start.profile()
+    self._floor_bytes = lower_bound.unavoidable_bytes(
       problem, with_host=rates is not None
+    ).num_bytes
+    # Every possible event of a small problem, None of a larger one.
+    self._every_event = pools.all_events(
+      problem, TUNING.most_events_of_small_problem
     )
-    self._every_event = pools.all_events(problem, _MAX_EVENTS)
-    self._pools: dict[tuple[int, tuple[Transfer, ...]], Pool] = {}
     # What searches found, by what goes to the host.
     self._known: dict[tuple[Transfer, ...], list[Profile]] = {}
-    # By limit, and by the rung that it was chosen at.
-    self._found: dict[tuple[int, int], Profile | None] = {}
-    self._bounds: dict[int, float] = {}
     self._sketches: dict[int, Choice] = {}
     self._smallest: Profile | None = None
-    self._is_least = False
-
-  def choose(self, limit_bytes: int, with_bound: bool = False) -> Choice:
-    """See `choose`."""
-    found = self.find(limit_bytes, with_bound)
-    if found is None:
-      raise self._infeasible(limit_bytes)
-    return found
-
-  def find(self, limit_bytes: int, with_bound: bool = False) -> Choice | None:
-    """Returns what `choose` does, but None where that raises.
-
-    It does not look for the smallest plan, which the error would name.
-    """
-    limit = limit_bytes + self.problem.slot_bytes
-    best = self._best(limit)
-    if best is None:
-      return None
-    return self._choice(best, self._bound(limit) if with_bound else None)
 
   def gather(
     self, limit_bytes: int, scale: int = 1, also: Sequence[Event] = ()
@@ -174,7 +85,7 @@ class Chooser:
       also: More events.
     """
     limit = limit_bytes + self.problem.slot_bytes
-    num_runs = scale * self._work.num_runs
+    num_runs = scale * self._work.num_greedy_runs
     pool = pools.gather(self._choose_moved(limit), limit, num_runs)
     events = tuple(sorted({*pool.events, *also}))
     return dataclasses.replace(pool, events=events)
@@ -182,16 +93,14 @@ class Chooser:
   def search(self, limit_bytes: int, pool: Pool) -> Choice | None:
     """Returns the best choice from a pool, None if none is found.
 
-    It takes a fraction of the time of `find`.
-
     Args:
-      limit_bytes: Most bytes of temporaries.
-      pool: Of this chooser.
+      limit_bytes: The limit.
+      pool: What this chooser gathered, about any limit.
     """
     limit = limit_bytes + self.problem.slot_bytes
     if self._unedited.peak_bytes <= limit:
       return self._choice(self._unedited)
-    if self._bytes_bound.num_bytes > limit:
+    if self._floor_bytes > limit:
       return None
     best = self._choose_from(pool, limit)
     if best is None:
@@ -209,7 +118,18 @@ class Chooser:
       self._sketches[limit_bytes] = self._choice(best)
     return self._sketches[limit_bytes]
 
-  def _choice(self, best: Profile, bound_s: float | None = None) -> Choice:
+  def smallest(self) -> Choice:
+    """Returns the choice with the lowest peak that was found."""
+    if self._smallest is None:
+      if self._every_event is not None:
+        self._smallest = self._smallest_of(self._every_event)
+      else:
+        self._smallest = self._descend(
+          self._unedited, lambda aim: pools.sketch(self._start, aim)
+        )
+    return self._choice(self._smallest)
+
+  def _choice(self, best: Profile) -> Choice:
     return Choice(
       edits=Edits(
         recomputes=self.problem.as_edits(best.events),
@@ -218,91 +138,22 @@ class Chooser:
       events=best.events,
       peak_bytes=best.peak_bytes - self.problem.slot_bytes,
       extra_s=best.seconds,
-      host_bytes=sum(self.problem.values[v].size_bytes for v in best.transfers),
-      lower_bound_s=bound_s,
     )
 
-  def _best(self, limit: int) -> Profile | None:
-    if self._unedited.peak_bytes <= limit:
-      return self._unedited
-    if self._bytes_bound.num_bytes > limit:
-      return None
-    if self._every_event is not None:
-      return self._solve(limit, limit)
-    return self._best_of_rungs(limit)
-
-  def _best_of_rungs(self, limit: int) -> Profile | None:
-    """The cheapest plan from what is gathered at rungs, for the limit itself.
-
-    The runs do not depend on where between two rungs the limit lies, so that
-    what a higher limit chooses from is no less.
-    """
-    best: Profile | None = None
-    rung = self._rung_below(limit)
-    for _ in range(_NUM_RUNGS):
-      best = _cheapest(best, self._solve(limit, rung))
-      rung = self._rung_below(rung - 1)
-      if rung < self._bytes_bound.num_bytes:
-        break
-      if best is not None and self._is_best(limit, best):
-        break
-    earlier = [p for p in self._found.values() if p and p.peak_bytes <= limit]
-    best = _cheapest(best, *earlier)
-    if best is None and self.smallest().peak_bytes <= limit:
-      return self.smallest()
-    return best
-
-  def _rung_below(self, limit: int) -> int:
-    """Returns the highest rung that is no higher than a limit."""
-    rung = float(self._unedited.peak_bytes)
-    while int(rung) > limit:
-      rung *= RUNG
-    return int(rung)
-
-  def _is_best(self, limit: int, plan: Profile) -> bool:
-    """Whether no plan for a limit can be cheaper than a given one."""
-    if plan.seconds == 0.0:
-      return True
-    return self._rates is None and self._bound(limit) >= plan.seconds
-
-  def _bound(self, limit: int) -> float:
-    if limit not in self._bounds:
-      self._bounds[limit] = lower_bound.seconds(self.problem, limit)
-    return self._bounds[limit]
-
-  # One limit.
-
-  def _solve(self, limit: int, rung: int) -> Profile | None:
-    """Finds a plan for a limit from what is gathered at a rung."""
-    if (limit, rung) not in self._found:
-      self._found[limit, rung] = self._search(limit, rung)
-    return self._found[limit, rung]
-
-  def _search(self, limit: int, rung: int) -> Profile | None:
-    start = self._choose_moved(rung)
-    best = self._choose_from(self._gather(start, rung), limit)
-    if start.transfers and (best is None or self._every_event is not None):
-      # Copies take memory, too, while they are under way.
-      pool = self._gather(self._start, rung)
-      best = _cheapest(best, self._choose_from(pool, limit))
-    return None if best is None else _tidied(best, limit)
-
-  def _gather(self, start: greedy.Start, limit: int) -> Pool:
-    """Finds what might run again, given what goes to the host."""
-    key = limit, start.transfers
-    if key not in self._pools:
-      self._pools[key] = pools.gather(start, limit, self._work.num_runs)
-    return self._pools[key]
-
   def _choose_from(self, pool: Pool, limit: int) -> Profile | None:
-    """Finds the cheapest plan from a pool."""
-    events, work = pool.events, self._work.exact
+    """Finds the cheapest plan from a pool, or from all events if they are few.
+
+    Args:
+      pool: The pool.
+      limit: In bytes of the profile, slots included.
+    """
+    events, work = pool.events, self._work.pool_solver_work
     if self._every_event is not None:
-      events, work = self._every_event, self._work.every
+      events, work = self._every_event, self._work.whole_solver_work
     known = self._known.get(pool.start.transfers, [])
     fitting = [p for p in known if p.peak_bytes <= limit]
     best = _cheapest(pool.best(limit), *fitting)
-    if not work or (best is not None and best.seconds == 0.0):
+    if best is not None and best.seconds == 0.0:
       return best
     result = exact.choose_from_pool(
       self.problem, limit, events, work, best, pool.start.transfers
@@ -314,48 +165,46 @@ class Chooser:
     best_start = self._start
     if self._rates is None:
       return best_start
-    plan = greedy.solve(best_start, limit, _QUICK)
-    best = _rank(plan, limit)
+    style = Style(depth=TUNING.moving_depth)
+    best = _rank(greedy.solve(best_start, limit, style), limit)
     for ranked in offload.candidates(self.problem, limit):
-      for count in _NUM_MOVED:
+      for count in TUNING.num_values_moved:
         moved = offload.schedule(self.problem, ranked, self._rates, count)
         start = greedy.Start(self.problem, moved)
-        plan = greedy.solve(start, limit, _QUICK)
-        rank = _rank(plan, limit)
+        rank = _rank(greedy.solve(start, limit, style), limit)
         if rank < best:
           best, best_start = rank, start
         if len(moved) < count:
           break
     return best_start
 
-  # No plan.
+  # The smallest plan.
 
-  def smallest(self) -> Profile:
-    """Returns the plan with the lowest peak that was found."""
-    if self._smallest is None:
-      if self._every_event is not None:
-        self._smallest = self._least_of_all(self._every_event)
-      else:
-        self._smallest = self._descend(
-          self._unedited, lambda aim: pools.sketch(self._start, aim)
-        )
-    return self._smallest
-
-  def _least_of_all(self, events: Sequence[Event]) -> Profile:
-    """The smallest plan from all events; of these a cheap one."""
-    floor = self._bytes_bound.num_bytes
+  def _smallest_of(self, events: Sequence[Event]) -> Profile:
+    """Finds the smallest plan from all events; of these a cheap one."""
+    floor = self._floor_bytes
     best = pools.sketch(self._start, floor)
-    self._is_least = best.peak_bytes <= floor
-    if not self._is_least:
-      result = exact.smallest_from_pool(
-        self.problem, floor, events, self._work.every, best
-      )
+    if best.peak_bytes > floor:
+      work = self._work.whole_solver_work
+      result = exact.smallest_from_pool(self.problem, floor, events, work, best)
       best = result.profile or best
-      self._is_least = result.status == "optimal" and self._rates is None
-    best = self._solve(best.peak_bytes, best.peak_bytes) or best
+    best = self._find(best.peak_bytes) or best
     if self._rates is None:
       return best
-    return self._descend(best, lambda aim: self._solve(aim, aim))
+    return self._descend(best, self._find)
+
+  def _find(self, limit: int) -> Profile | None:
+    """Finds a cheap plan for a limit, with moves to the host and without."""
+    starts = dict.fromkeys((self._choose_moved(limit), self._start))
+    # Copies take memory while they are under way, so that none may be better.
+    found = [
+      self._choose_from(
+        pools.gather(start, limit, self._work.num_greedy_runs), limit
+      )
+      for start in starts
+    ]
+    best = _cheapest(*found)
+    return None if best is None else _tidied(best, limit)
 
   def _descend(
     self, best: Profile, find: Callable[[int], Profile | None]
@@ -364,39 +213,22 @@ class Chooser:
 
     Args:
       best: Where to begin.
-      find: Returns a plan for about a limit.
+      find: Returns a plan for about a limit, the same one every time.
     """
-    floor = self._bytes_bound.num_bytes
-    for factor in _STEPS_DOWN:
+    floor = self._floor_bytes
+    tried: set[int] = set()
+    for factor in TUNING.smallest_plan_steps:
       while best.peak_bytes > floor:
         aim = max(floor, int(best.peak_bytes * factor))
+        if aim in tried:
+          break
+        tried.add(aim)
         lowest = find(aim)
         if lowest is not None and lowest.peak_bytes < best.peak_bytes:
           best = lowest
         if lowest is None or lowest.peak_bytes > aim:
           break
     return best
-
-  def _infeasible(self, limit_bytes: int) -> InfeasibleError:
-    smallest = self.smallest().peak_bytes - self.problem.slot_bytes
-    bound = self._bytes_bound
-    needed = max(0, bound.num_bytes - self.problem.slot_bytes)
-    if self._is_least:
-      needed = smallest
-    buffers = tuple(
-      NeededBuffer(name=v.name, size_bytes=v.size_bytes, source=v.source)
-      for v in (self.problem.values[n] for n in bound.values[:_NUM_NAMED])
-    )
-    return InfeasibleError(
-      f"No choice of recomputes fits {units.format_bytes(limit_bytes)} of"
-      f" temporaries: the smallest found needs {units.format_bytes(smallest)},"
-      f" and at least {units.format_bytes(needed)} are needed, at"
-      f" {self.problem.steps[bound.step].name}. Live there, whatever is chosen:"
-      f" {name_buffers(buffers)}.",
-      smallest_bytes=smallest,
-      lower_bound_bytes=needed,
-      buffers=buffers,
-    )
 
 
 def _rank(plan: Profile, limit: int) -> tuple[bool, bool, float]:

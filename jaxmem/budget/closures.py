@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from jaxmem.budget.profile import Event, Profile
+from jaxmem.budget.tuning import TUNING
 
-# An input is made again if that keeps others alive by less than this part of
-# what keeping the input itself would.
-_WORTH = 0.6
-# More than any depth: of a closure that the depth cut short.
+# The height of a closure that the depth cut short is more than any depth.
 _CUT = 1 << 30
 
 # (value, from key, to key): how much longer a value is kept.
@@ -51,7 +49,7 @@ class Closures:
   def __init__(self, profile: Profile, known: Closures | None = None):
     self._profile = profile
     self._problem = profile.problem
-    self._sizes = [v.size_bytes for v in self._problem.values]
+    self._sizes = self._problem.sizes
     self._whole: dict[Event, _Found] = {} if known is None else known._whole
     self._cut: dict[tuple[int, int, int], _Found] = (
       {} if known is None else known._cut
@@ -76,9 +74,10 @@ class Closures:
     return self._remembered(unit, before, depth).closure
 
   def _remembered(self, unit: int, before: int, depth: int) -> _Found:
-    """Follows each of the many ways in which units feed each other once.
+    """Returns what a run needs, from memory where it was found before.
 
-    Unless the depth cut it short.
+    Units feed each other in many ways. What the depth does not cut short is
+    followed once, whatever the depth.
     """
     whole = self._whole.get((unit, before))
     if whole is not None and whole.height <= depth:
@@ -104,7 +103,7 @@ class Closures:
     events: dict[Event, None] = {}
     extensions: dict[Extension, None] = {}
     height = 0
-    key = profile.run_key(unit, before)
+    key = profile.line.run_key(unit, before)
     for value in made.inputs:
       last = self._last_read(value, key)
       if last is None:
@@ -120,7 +119,7 @@ class Closures:
           for extension in found.closure.extensions:
             if extension not in extensions:
               kept += self._sizes[extension[0]]
-          if kept < _WORTH * self._sizes[value]:
+          if kept < TUNING.again_over_kept * self._sizes[value]:
             events.update(dict.fromkeys(found.closure.events))
             extensions.update(dict.fromkeys(found.closure.extensions))
             continue

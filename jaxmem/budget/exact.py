@@ -1,8 +1,8 @@
 """The cheapest plan whose events come from a given pool, by CP-SAT.
 
-Retention intervals, as in Checkmate (Jain et al., MLSys 2020,
-arXiv:1910.02653) and Moccasin (Bartan et al., ICML 2023, arXiv:2304.14463),
-over a fixed order, with a literal per event of the pool instead of one per
+The program is about retention intervals over a fixed order, as in Checkmate
+(Jain et al., MLSys 2020, arXiv:1910.02653) and Moccasin (Bartan et al., ICML
+2023, arXiv:2304.14463), with a literal per event of the pool instead of one per
 step and value.
 
 Variables: R[e], whether event e happens. The points of a value are the keys at
@@ -35,13 +35,15 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from jaxmem.budget import greedy
+from jaxmem.budget.pool_points import PoolPoints, ValuePoints
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.budget.profile import Event, Profile, Transfer
 from jaxmem.solver import cpsat
 
-# What the integers of the program resolve of the limit and of the seconds.
-_BYTE_STEPS = 1 << 20
-_COST_STEPS = 1_000_000
+# The program counts in integers: so many make up the limit of bytes, and so
+# many the seconds of the dearest event.
+_NUM_BYTE_STEPS = 1 << 20
+_NUM_COST_STEPS = 1_000_000
 
 # A Boolean variable, its negation, or a known truth value.
 _Literal = Any
@@ -54,12 +56,10 @@ class ExactResult:
   Attributes:
     profile: The plan; None if there is none, or none was found.
     status: Of the search. "optimal" and "infeasible" are about the pool.
-    lower_bound_s: No plan from the pool costs less.
   """
 
   profile: Profile | None
   status: cpsat.CpStatus
-  lower_bound_s: float
 
 
 def choose_from_pool(
@@ -107,23 +107,6 @@ def smallest_from_pool(
   return program.solve(work, hint)
 
 
-@dataclasses.dataclass(slots=True)
-class _Points:
-  """Where a value is made and read.
-
-  Attributes:
-    keys: Ascending; the first is that of the original.
-    made_by: Event index where an event makes it, else -1.
-    read_by: Event index where an event reads it, else -1.
-    kept: The literal of each interval between neighbours.
-  """
-
-  keys: list[int]
-  made_by: list[int]
-  read_by: list[int]
-  kept: list[_Literal] = dataclasses.field(default_factory=list)
-
-
 class _Program:
   def __init__(
     self,
@@ -133,33 +116,28 @@ class _Program:
     transfers: Sequence[Transfer] = (),
     floor_bytes: int | None = None,
   ):
-    self._problem = problem
+    self._points = PoolPoints(problem, pool, transfers)
     self._limit = limit_bytes
-    self._empty = Profile(problem, transfers=transfers)
-    self._pool = [
-      e for e in sorted(set(pool)) if not self._empty.is_moving(e[0])
-    ]
     self._model = cp_model.CpModel()
+    # R; what comes back from the host is made by one that always happens.
     self._runs: list[_Literal] = [
-      self._model.new_bool_var("") for _ in self._pool
+      *(self._model.new_bool_var("") for _ in self._points.events),
+      True,
     ]
-    # What comes back from the host is made by an event that always happens.
-    self._fetch = len(self._runs)
-    self._runs.append(True)
-    self._keys = [self._empty.run_key(*e) for e in self._pool]
-    self._rows = sorted([*self._empty.keys, *self._keys])
-    self._byte_unit = max(1, limit_bytes // _BYTE_STEPS)
+    self._byte_unit = max(1, limit_bytes // _NUM_BYTE_STEPS)
     # Rows that never hold more need no constraint.
     self._floor = limit_bytes if floor_bytes is None else floor_bytes
     self._peak: cp_model.IntVar | None = None
     if floor_bytes is not None:
       lowest, unit = floor_bytes // self._byte_unit, self._byte_unit
       self._peak = self._model.new_int_var(lowest, -(-limit_bytes // unit), "")
-    self._points = self._find_points()
-    for points in self._points.values():
-      self._add_retention(points)
+    # S: for each value, a literal for each interval between its points.
+    self._kept: dict[int, list[_Literal]] = {}
+    for value, points in self._points.of_value.items():
+      self._kept[value] = self._new_intervals(points)
+      self._add_retention(points, self._kept[value])
     self._add_rows()
-    self._cost_unit = self._add_objective()
+    self._add_objective()
 
   def solve(self, work: float, hint: Profile | None) -> ExactResult:
     """Runs CP-SAT; see `choose_from_pool`."""
@@ -169,55 +147,26 @@ class _Program:
     # The relaxation is nearly integral once it knows the clauses, too.
     solver.parameters.linearization_level = 2
     status = cpsat.solve(solver, self._model)
-    if status == "infeasible":
-      return ExactResult(
-        profile=None, status=status, lower_bound_s=float("inf")
-      )
-    # Every cost was rounded by up to half a unit.
-    slack = 0.5 * len(self._pool)
-    bound = max(0.0, solver.best_objective_bound - slack) * self._cost_unit
     profile = None
-    if status != "unknown":
-      chosen = [
-        e
-        for e, run in zip(self._pool, self._runs, strict=False)
-        if solver.boolean_value(run)
-      ]
-      transfers = self._empty.transfers.values()
-      profile = Profile(self._problem, chosen, transfers)
+    if status not in ("infeasible", "unknown"):
+      chosen = [e for e, run in self._choices() if solver.boolean_value(run)]
+      empty = self._points.empty
+      profile = Profile(empty.problem, chosen, empty.transfers.values())
       greedy.clean(profile)
       if profile.peak_bytes > self._limit:
         profile = None
-    return ExactResult(profile=profile, status=status, lower_bound_s=bound)
+    return ExactResult(profile=profile, status=status)
 
-  # Points.
-
-  def _find_points(self) -> dict[int, _Points]:
-    """For each value that an event makes or reads, where it is touched."""
-    found: dict[int, list[tuple[int, int, int]]] = {}
-    for event, (unit, _) in enumerate(self._pool):
-      made = self._problem.units[unit]
-      for value in made.outputs:
-        found.setdefault(value, []).append((self._keys[event], event, -1))
-      for value in made.inputs:
-        found.setdefault(value, []).append((self._keys[event], -1, event))
-    points = {}
-    for value in sorted(found):
-      original, *fetched = self._empty.producers(value)
-      touched = [(original, -1, -1), *found[value]]
-      touched += [(key, self._fetch, -1) for key in fetched]
-      touched += [(use, -1, -1) for use in self._empty.uses(value)]
-      keys, made_by, read_by = zip(*sorted(touched), strict=True)
-      points[value] = _Points([*keys], [*made_by], [*read_by])
-    return points
+  def _choices(self) -> Iterator[tuple[Event, _Literal]]:
+    """Yields the events that may happen, each with its R."""
+    return zip(self._points.events, self._runs, strict=False)
 
   # Rules 1 and 2.
 
-  def _add_retention(self, points: _Points) -> None:
-    points.kept = self._new_intervals(points)
+  def _add_retention(self, points: ValuePoints, kept: list[_Literal]) -> None:
     for j in range(1, len(points.keys)):
-      before = points.kept[j - 1]
-      after = points.kept[j] if j < len(points.kept) else False
+      before = kept[j - 1]
+      after = kept[j] if j < len(kept) else False
       maker, reader = points.made_by[j], points.read_by[j]
       if reader >= 0:
         self._imply(self._runs[reader], before)
@@ -227,7 +176,7 @@ class _Program:
       else:
         self._imply(after, before)
 
-  def _new_intervals(self, points: _Points) -> list[_Literal]:
+  def _new_intervals(self, points: ValuePoints) -> list[_Literal]:
     """Makes S: true where an original reader leaves no choice."""
     kept: list[_Literal] = []
     is_forced = False
@@ -256,10 +205,10 @@ class _Program:
 
     Of neighbouring rows with the same literals only the fullest is needed.
     """
-    fixed = self._fixed_bytes()
+    fixed = self._points.fixed_bytes()
     starts: dict[int, list[_Term]] = collections.defaultdict(list)
     stops: dict[int, list[_Term]] = collections.defaultdict(list)
-    for value, points in self._points.items():
+    for value, points in self._points.of_value.items():
       for term in self._presence(value, points):
         if term.literal is True:
           fixed[term.start : term.stop] += term.size_bytes
@@ -267,9 +216,9 @@ class _Program:
           starts[term.start].append(term)
           stops[term.stop].append(term)
     savings = self._savings(fixed)
-    edges = {0, len(self._rows), *starts, *stops}
+    edges = {0, len(fixed), *starts, *stops}
     edges |= {r + d for r in savings for d in (0, 1)}
-    ordered = sorted(e for e in edges if e <= len(self._rows))
+    ordered = sorted(e for e in edges if e <= len(fixed))
     active: dict[int, _Term] = {}
     for start, stop in itertools.pairwise(ordered):
       for term in stops[start]:
@@ -294,63 +243,42 @@ class _Program:
     saved = [t.size_bytes // unit * t.literal for t in savings]
     self._model.add(sum(present) - sum(saved) <= room)
 
-  def _fixed_bytes(self) -> np.ndarray:
-    """Bytes at each row of the values that no event touches."""
-    fixed = np.zeros(len(self._rows) + 1, np.int64)
-    for value, intervals in enumerate(self._empty.intervals):
-      if value not in self._points:
-        size = self._problem.values[value].size_bytes
-        for start, end in intervals:
-          fixed[bisect.bisect_left(self._rows, start)] += size
-          fixed[bisect.bisect_right(self._rows, end)] -= size
-    fixed = np.cumsum(fixed)[:-1]
-    for step, extra in enumerate(self._problem.extra_bytes.tolist()):
-      row = bisect.bisect_left(self._rows, self._empty.step_key(step))
-      fixed[row] += extra
-    return fixed
-
-  def _presence(self, value: int, points: _Points) -> Iterator[_Term]:
-    """Literals of a value's presence, over rows."""
-    stored = self._problem.values[value]
-    size = stored.size_bytes
+  def _presence(self, value: int, points: ValuePoints) -> Iterator[_Term]:
+    """Yields literals of a value's presence, over rows."""
+    stored = self._points.empty.problem.values[value]
+    size, kept = stored.size_bytes, self._kept[value]
     if not size:
       return
-    if value in self._empty.transfers:
-      yield self._arrival(self._empty.transfers[value], size)
-    rows = [bisect.bisect_left(self._rows, k) for k in points.keys]
+    arrival = self._points.arrival(value)
+    if arrival is not None:
+      yield _Term(*arrival, size, True)
+    all_rows = self._points.rows
+    rows = [self._points.row(k) for k in points.keys]
     for j, (key, row) in enumerate(zip(points.keys, rows, strict=True)):
       # Copies end, and values are there at the start, between rows.
-      is_row = row < len(self._rows) and self._rows[row] == key
-      before: _Literal = points.kept[j - 1] if j else True
+      is_row = row < len(all_rows) and all_rows[row] == key
+      before: _Literal = kept[j - 1] if j else True
       if j == 0 and stored.is_droppable:
-        before = points.kept[0]
+        before = kept[0]
       if is_row:
         yield _Term(row, row + 1, size, before)
         if points.made_by[j] >= 0:
           yield _Term(row, row + 1, size, self._runs[points.made_by[j]])
-      if j < len(points.kept):
-        yield _Term(row + is_row, rows[j + 1], size, points.kept[j])
-
-  def _arrival(self, transfer: Transfer, size: int) -> _Term:
-    """While a value comes back, before anyone may read it."""
-    start, stop = (
-      bisect.bisect_left(self._rows, step * self._empty.pitch)
-      for step in (transfer.fetch_start, transfer.fetch_done)
-    )
-    return _Term(start, stop, size, True)
+      if j < len(kept):
+        yield _Term(row + is_row, rows[j + 1], size, kept[j])
 
   def _savings(self, fixed: np.ndarray) -> dict[int, list[_Term]]:
     """What outputs share with operands that die, by row.
 
     Subtracts at once what is shared in every plan.
     """
+    empty = self._points.empty
+    sizes = empty.problem.sizes
     found: dict[int, list[_Term]] = {}
-    for row, key in enumerate(self._rows):
+    for row, key in enumerate(self._points.rows):
       by_value: dict[int, list[_Literal]] = collections.defaultdict(list)
-      for operand, output in self._empty.pairs_at(key):
-        size = min(
-          self._problem.values[v].size_bytes for v in (operand, output)
-        )
+      for operand, output in empty.line.pairs_at(key):
+        size = min(sizes[operand], sizes[output])
         conditions = [self._dies(operand, key), self._starts(output, key)]
         if not size or any(c is False for c in conditions):
           continue
@@ -374,47 +302,47 @@ class _Program:
 
   def _dies(self, value: int, key: int) -> _Literal:
     """Whether the version that is read at a key is not kept any longer."""
-    points = self._points.get(value)
+    points = self._points.of_value.get(value)
     if points is None:
-      uses = self._empty.uses(value)
+      uses = self._points.empty.uses(value)
       return bool(uses) and uses[-1] == key
     j = bisect.bisect_left(points.keys, key)
     if j == len(points.keys) or points.keys[j] != key:
       return False
-    return j == len(points.kept) or _negated(points.kept[j])
+    kept = self._kept[value]
+    return j == len(kept) or _negated(kept[j])
 
   def _starts(self, value: int, key: int) -> _Literal:
     """Whether a version begins at a key."""
-    points = self._points.get(value)
+    points = self._points.of_value.get(value)
     if points is None:
       return True
     j = bisect.bisect_left(points.keys, key)
     if points.made_by[j] >= 0:
       return self._runs[points.made_by[j]]
-    is_droppable = self._problem.values[value].is_droppable
-    return points.kept[0] if is_droppable else True
+    stored = self._points.empty.problem.values[value]
+    return self._kept[value][0] if stored.is_droppable else True
 
   # Rule 4.
 
-  def _add_objective(self) -> float:
-    """Adds the peak or the cost; returns the seconds of a unit of the cost."""
+  def _add_objective(self) -> None:
     if self._peak is not None:
       self._model.minimize(self._peak)
-      return 0.0
-    seconds = [self._problem.units[u].seconds for u, _ in self._pool]
-    unit = max(seconds, default=0.0) / _COST_STEPS or 1.0
+      return
+    units = self._points.empty.problem.units
+    seconds = [units[u].seconds for u, _ in self._points.events]
+    unit = max(seconds, default=0.0) / _NUM_COST_STEPS or 1.0
     costs = [max(1, round(s / unit)) for s in seconds]
     self._model.minimize(
       sum(c * r for c, r in zip(costs, self._runs, strict=False))
     )
-    return unit
 
   def _add_hint(self, hint: Profile) -> None:
-    for event, run in zip(self._pool, self._runs, strict=False):
+    for event, run in self._choices():
       self._model.add_hint(run, hint.has(*event))
-    for value, points in self._points.items():
+    for value, points in self._points.of_value.items():
       spans = itertools.pairwise(points.keys)
-      for kept, (start, end) in zip(points.kept, spans, strict=True):
+      for kept, (start, end) in zip(self._kept[value], spans, strict=True):
         if not isinstance(kept, bool):
           is_kept = any(
             s <= start and end <= e for s, e in hint.intervals[value]

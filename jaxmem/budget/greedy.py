@@ -9,56 +9,16 @@ the profile, per second that it costs.
 
 from __future__ import annotations
 
-import bisect
 import collections
-import dataclasses
 import heapq
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from jaxmem.budget.closures import Closures, Extension
+from jaxmem.budget.closures import Closures
+from jaxmem.budget.gaps import Gap, Gaps
+from jaxmem.budget.moves import Move, MoveFinder, Style
 from jaxmem.budget.problem import BudgetProblem
-from jaxmem.budget.profile import Event, Profile, Transfer
-
-_REFRESH = 100
-_GROUPS = (2, 3, 4, 6)
-_TRIES = 6
-# A run that needs more joint moves than this hardly ever fits.
-_MAX_JOINS = 16
-# Seconds that no run costs less than, so that scores are finite.
-_LEAST_S = 1e-9
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-  """How a run of the greedy search judges.
-
-  Attributes:
-    depth: How many runs may feed each other.
-    exponent: Of the bytes in a move's worth.
-    seconds: What each unit costs in this run's eyes; None: what it costs.
-  """
-
-  depth: int = 8
-  exponent: float = 1.0
-  seconds: tuple[float, ...] | None = None
-
-
-class _Gap(NamedTuple):
-  """A value, and the keys of the neighbours between which it is not kept."""
-
-  value: int
-  start: int
-  end: int
-
-
-class _Move(NamedTuple):
-  gain: int
-  seconds: float
-  events: tuple[Event, ...]
+from jaxmem.budget.profile import Profile, Transfer
+from jaxmem.budget.tuning import TUNING
 
 
 class Start:
@@ -92,7 +52,7 @@ def clean(profile: Profile) -> None:
   while changed:
     changed = False
     for unit, before in sorted(
-      profile.events, key=lambda e: profile.run_key(*e), reverse=True
+      profile.events, key=lambda e: profile.line.run_key(*e), reverse=True
     ):
       if profile.is_useless(unit, before):
         profile.remove(unit, before)
@@ -112,10 +72,7 @@ def delete(
   problem = profile.problem
   limit = max(limit_bytes, profile.peak_bytes)
   cost = seconds or [u.seconds for u in problem.units]
-  size = [
-    1 + sum(problem.values[v].size_bytes for v in u.outputs)
-    for u in problem.units
-  ]
+  size = [1 + sum(problem.sizes[v] for v in u.outputs) for u in problem.units]
   for unit, before in sorted(
     profile.events, key=lambda e: (-cost[e[0]] / size[e[0]], e)
   ):
@@ -130,47 +87,40 @@ class _Search:
 
   def __init__(self, start: Start, limit_bytes: int, style: Style):
     self._profile = profile = start.profile()
-    self._problem = profile.problem
+    self._problem = problem = profile.problem
     self._limit = limit_bytes
-    self._style = style
-    self._sizes = [v.size_bytes for v in self._problem.values]
-    self._seconds = [
-      max(s, _LEAST_S)
-      for s in style.seconds or [u.seconds for u in self._problem.units]
-    ]
-    self._heap: list[tuple[float, _Gap]] = []
-    # All gaps of a value, until one of its readers or producers changes.
-    self._gaps_of: dict[int, list[_Gap]] = {}
+    self._depth = style.depth
+    self._gaps = Gaps(profile, limit_bytes)
+    self._finder = MoveFinder(
+      profile, start.closures(profile), limit_bytes, style
+    )
+    self._heap: list[tuple[float, Gap]] = []
     # What was found out about gaps since the profile changed last.
-    self._moves: dict[_Gap, _Move] = {}
-    self._banned: set[object] = set()
-    self._closures = start.closures(profile)
-    self._candidates = [
-      v
-      for v, unit in enumerate(self._problem.unit_of)
+    self._moves: dict[Gap, Move] = {}
+    # Values that may be made again, in order.
+    self._candidates = {
+      v: None
+      for v, unit in enumerate(problem.unit_of)
       if unit >= 0
-      and self._sizes[v]
-      and self._problem.values[v].uses
+      and problem.sizes[v]
+      and problem.values[v].uses
       and not profile.is_moving(unit)
-    ]
-    self._is_candidate = frozenset(self._candidates)
+    }
     self._excess = profile.excess(limit_bytes)
-    self._seen_live = np.zeros(0)
-    self._keys_over: list[int] = []
 
   def run(self) -> Profile:
     """Returns the profile in the end, whether it fits or not."""
-    accepted = since_ban = num_joins = 0
+    accepted = since_refusal = num_joins = 0
     self._push_all()
     while self._excess > 0:
       if not self._heap:
-        if accepted == 0 and since_ban and self._banned:
+        if accepted == 0 and since_refusal and self._gaps.refused:
           # What did not help then may help after what came since.
-          self._banned.clear()
-          since_ban = 0
+          self._gaps.refused.clear()
+          since_refusal = 0
         elif accepted == 0:
           num_joins += 1
-          if num_joins > _MAX_JOINS or not self._join():
+          if num_joins > TUNING.most_joint_moves or not self._join():
             break
         self._push_all()
         accepted = 0
@@ -179,16 +129,16 @@ class _Search:
       if move is None:
         continue
       if not self._try(move):
-        self._banned.add(gap)
+        self._gaps.refused.add(gap)
         continue
       accepted += 1
-      since_ban += 1
-      if accepted >= _REFRESH:
+      since_refusal += 1
+      if accepted >= TUNING.moves_between_looks:
         self._push_all()
         accepted = 0
       else:
         for value in self._changed_by(move):
-          if value in self._is_candidate:
+          if value in self._candidates:
             self._push(value)
     return self._profile
 
@@ -200,203 +150,98 @@ class _Search:
       self._push(value)
 
   def _push(self, value: int) -> None:
-    for gap in self._gaps(value):
-      move = self._evaluate((gap,), self._style.depth)
+    for gap in self._gaps.wanted(value):
+      move = self._finder.find((gap,), self._depth)
       if move is not None:
         self._enqueue(gap, move)
 
-  def _enqueue(self, gap: _Gap, move: _Move) -> None:
+  def _enqueue(self, gap: Gap, move: Move) -> None:
     self._moves[gap] = move
-    heapq.heappush(self._heap, (-self._worth(move), gap))
+    heapq.heappush(self._heap, (-self._finder.worth(move), gap))
 
-  def _pop(self) -> tuple[_Gap | None, _Move | None]:
+  def _pop(self) -> tuple[Gap | None, Move | None]:
     """Takes the best gap, if it is still as good as it was."""
     _, gap = heapq.heappop(self._heap)
-    if gap in self._banned:
+    gaps = self._gaps
+    if gap in gaps.refused:
       return None, None
     move = self._moves.get(gap)
-    if move is None and gap in self._all_gaps(gap.value) and self._is_over(gap):
-      move = self._evaluate((gap,), self._style.depth)
+    if move is None and gap in gaps.of_value(gap.value) and gaps.is_over(gap):
+      move = self._finder.find((gap,), self._depth)
     if move is None:
       return None, None
-    worth = self._worth(move)
-    if self._heap and -worth > self._heap[0][0] * 0.999:
+    worth = self._finder.worth(move)
+    if self._heap and -worth > self._heap[0][0] * TUNING.still_best:
       self._enqueue(gap, move)
       return None, None
     return gap, move
 
-  def _worth(self, move: _Move) -> float:
-    return float(move.gain) ** self._style.exponent / move.seconds
-
-  def _changed_by(self, move: _Move) -> Iterable[int]:
+  def _changed_by(self, move: Move) -> Iterable[int]:
     units = self._problem.units
     found: dict[int, None] = {}
     for unit, _ in move.events:
       found.update(dict.fromkeys((*units[unit].outputs, *units[unit].inputs)))
     return found
 
-  def _try(self, move: _Move) -> bool:
+  def _try(self, move: Move) -> bool:
     """Makes a move; takes it back if it does not lower the excess."""
     for event in move.events:
       self._profile.add(*event)
     excess = self._profile.excess(self._limit)
     if excess < self._excess:
       self._excess = excess
-      self._closures.forget()
+      self._finder.forget()
       self._moves.clear()
-      for value in self._changed_by(move):
-        self._gaps_of.pop(value, None)
+      self._gaps.forget(self._changed_by(move))
       return True
     for event in move.events:
       self._profile.remove(*event)
     return False
 
-  # Gaps and moves.
-
-  def _gaps(self, value: int) -> Iterator[_Gap]:
-    """Gaps of a value over which too many bytes are live."""
-    for gap in self._all_gaps(value):
-      if self._is_over(gap) and gap not in self._banned:
-        yield gap
-
-  def _all_gaps(self, value: int) -> list[_Gap]:
-    """Gaps of a value that no run closes already."""
-    found = self._gaps_of.get(value)
-    if found is None:
-      found = self._gaps_of[value] = [*self._find_gaps(value)]
-    return found
-
-  def _find_gaps(self, value: int) -> Iterator[_Gap]:
-    profile, unit = self._profile, self._problem.unit_of[value]
-    producers = profile.producers(value)
-    made = frozenset(producers)
-    keys = sorted([*profile.uses(value), *producers])
-    for start, end in itertools.pairwise(keys):
-      before = profile.step_at(end)
-      # Runs before the step of the later reader or the one after the earlier
-      # one would free nothing.
-      if (
-        before > profile.step_at(start) + 1
-        and end not in made
-        and not profile.has(unit, before)
-      ):
-        yield _Gap(value, start, end)
-
-  def _is_over(self, gap: _Gap) -> bool:
-    """Whether too much is live in a gap."""
-    over = self._over()
-    first = bisect.bisect_right(over, gap.start)
-    return first < len(over) and over[first] < gap.end
-
-  def _over(self) -> list[int]:
-    """Returns the keys at which too much is live."""
-    live = self._profile.live
-    if live is not self._seen_live:
-      self._seen_live = live
-      keys = self._profile.keys
-      self._keys_over = [keys[n] for n in np.flatnonzero(live > self._limit)]
-    return self._keys_over
-
-  def _range(self, start: int, end: int) -> tuple[int, int]:
-    """Positions of the keys strictly between two keys."""
-    keys = self._profile.keys
-    return bisect.bisect_right(keys, start), bisect.bisect_left(keys, end)
-
-  def _evaluate(self, gaps: Sequence[_Gap], depth: int) -> _Move | None:
-    """Estimates what closing gaps is worth; None if not possible or nothing."""
-    profile = self._profile
-    events: dict[Event, None] = {}
-    changes: list[Extension] = []
-    extended: dict[tuple[int, int], int] = {}
-    for gap in gaps:
-      unit = self._problem.unit_of[gap.value]
-      before = profile.step_at(gap.end)
-      found = self._closures.find(unit, before, depth)
-      if found is None:
-        return None
-      events.update(dict.fromkeys(found[0]))
-      for value, start, end in found[1]:
-        key = value, start
-        extended[key] = max(extended.get(key, 0), end)
-      changes.append(
-        (-self._sizes[gap.value], gap.start, profile.run_key(unit, before))
-      )
-    if not events:
-      return None
-    for (value, start), end in extended.items():
-      changes.append((self._sizes[value], start, end))
-    gain = self._gain(changes)
-    if gain <= 0:
-      return None
-    seconds = sum(self._seconds[unit] for unit, _ in events)
-    return _Move(gain, seconds, tuple(events))
-
-  def _gain(self, changes: Sequence[tuple[int, int, int]]) -> int:
-    """By how much the excess falls if sizes are added between keys."""
-    spans = [(c[0], *self._range(c[1], c[2])) for c in changes]
-    low = min(s[1] for s in spans)
-    high = max(s[2] for s in spans)
-    old = self._profile.live[low:high] - self._limit
-    new = old.copy()
-    for size, start, end in spans:
-      if end > start:
-        new[start - low : end - low] += size
-    return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
-
   # Joint moves.
 
   def _join(self) -> bool:
     """Closes several gaps at once that keep the same input alive."""
-    for _ in range(_TRIES):
+    for _ in range(TUNING.joint_move_tries):
       best = self._best_group()
       if best is None:
         return False
       group, move = best
       if self._try(move):
         return True
-      self._banned.add(group)
+      self._gaps.refused.add(group)
     return False
 
-  def _best_group(self) -> tuple[tuple[_Gap, ...], _Move] | None:
-    groups = self._groups()
+  def _best_group(self) -> tuple[tuple[Gap, ...], Move] | None:
+    finder = self._finder
     best = None
-    for (_, depth), gaps in groups.items():
+    for (_, depth), gaps in self._groups().items():
       if len(gaps) < 2:
         continue
-      unit_of = self._problem.unit_of
-      gaps.sort(
-        key=lambda g: -self._sizes[g.value] / self._seconds[unit_of[g.value]]
-      )
-      for count in sorted({*_GROUPS, len(gaps)}):
+      gaps.sort(key=lambda gap: -finder.bytes_per_s(gap))
+      for count in sorted({*TUNING.joint_gap_counts, len(gaps)}):
         group = tuple(gaps[:count])
-        if count > len(gaps) or group in self._banned:
+        if count > len(gaps) or group in self._gaps.refused:
           continue
-        move = self._evaluate(group, depth)
+        move = finder.find(group, depth)
         if move is not None and (
-          best is None or self._worth(move) > self._worth(best[1])
+          best is None or finder.worth(move) > finder.worth(best[1])
         ):
           best = group, move
     return best
 
-  def _groups(self) -> dict[tuple[int, int], list[_Gap]]:
+  def _groups(self) -> dict[tuple[int, int], list[Gap]]:
     """Gaps by (value that closing them keeps alive, depth)."""
     groups = collections.defaultdict(list)
     for value in self._candidates:
-      unit = self._problem.unit_of[value]
-      for gap in self._gaps(value):
-        for depth in (1, self._style.depth):
-          before = self._profile.step_at(gap.end)
-          found = self._closures.find(unit, before, depth)
-          if found is None:
-            continue
-          for kept in dict.fromkeys(e[0] for e in found[1]):
+      for gap in self._gaps.wanted(value):
+        for depth in (1, self._depth):
+          for kept in self._finder.kept_values(gap, depth):
             groups[kept, depth].append(gap)
     return groups
 
 
-def solve(
-  start: Start, limit_bytes: int, style: Style | None = None
-) -> Profile:
+def solve(start: Start, limit_bytes: int, style: Style) -> Profile:
   """Returns the plan of one greedy run; it may not fit.
 
   Args:
@@ -404,7 +249,6 @@ def solve(
     limit_bytes: The limit.
     style: How to judge moves.
   """
-  style = style or Style()
   profile = _Search(start, limit_bytes, style).run()
   clean(profile)
   delete(profile, limit_bytes, style.seconds)

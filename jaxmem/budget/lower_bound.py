@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from ortools.math_opt.python import mathopt
@@ -47,7 +47,7 @@ def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
     problem: The problem.
     limit_bytes: The limit.
   """
-  live = Profile(problem).live
+  live = Profile(problem).memory.live
   over = np.flatnonzero(live > limit_bytes)
   if not over.size:
     return 0.0
@@ -62,7 +62,7 @@ def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
     unit = problem.units[problem.unit_of[gap.value]]
     num_outputs = sum(1 for v in unit.outputs if problem.values[v].uses)
     costs.append(unit.seconds * 1e6 / num_outputs * variable)
-    size = problem.values[gap.value].size_bytes / limit_bytes
+    size = problem.sizes[gap.value] / limit_bytes
     for step in np.flatnonzero(is_over[gap.start : gap.stop]).tolist():
       terms[gap.start + step].append(size * variable)
     for step, saved in gap.shared.items():
@@ -110,8 +110,8 @@ def _shared_at_death(
   for index, step in enumerate(problem.steps):
     for operand, output in step.shares:
       if problem.values[operand].uses[-1:] != (index,):
-        sizes = (problem.values[v].size_bytes for v in (operand, output))
-        found[operand, index] = {index: min(sizes)}
+        shared = min(problem.sizes[operand], problem.sizes[output])
+        found[operand, index] = {index: shared}
   return found
 
 
@@ -145,7 +145,7 @@ def unavoidable_bytes(
     problem: The problem.
     with_host: Whether values may go to the host and come back.
   """
-  sizes = problem.size_bytes
+  sizes = problem.sizes
   passing = np.zeros(problem.num_steps + 1, np.int64)
   spans: dict[int, list[tuple[int, int]]] = {}
   for value, start, stop in _forced_spans(problem, with_host):
@@ -239,30 +239,14 @@ def _latest_first_run(problem: BudgetProblem) -> list[int]:
 def _own_bytes(
   problem: BudgetProblem, step: int, values: frozenset[int]
 ) -> int:
-  """Returns what a step needs for itself if it reads and writes values."""
-  total = sum(problem.values[v].size_bytes for v in values)
-  extra = problem.steps[step].extra_bytes
-  return (
-    total + extra - most_shared(problem, problem.steps[step].shares, values)
-  )
+  """Returns what a step needs for itself if it reads and writes values.
 
-
-def most_shared(
-  problem: BudgetProblem,
-  shares: Sequence[tuple[int, int]],
-  values: frozenset[int],
-) -> int:
-  """Returns bytes that outputs share with operands at most, in any plan.
-
-  Args:
-    problem: The problem.
-    shares: Of the step or the unit.
-    values: Those that may take part.
+  In any plan an output shares with one operand at most.
   """
-  best: dict[int, int] = {}
-  for operand, output in shares:
-    if operand not in values or output not in values:
-      continue
-    size = min(problem.values[v].size_bytes for v in (operand, output))
-    best[output] = max(best.get(output, 0), size)
-  return sum(best.values())
+  shared: dict[int, int] = {}
+  for operand, output in problem.steps[step].shares:
+    if operand in values and output in values:
+      size = min(problem.sizes[operand], problem.sizes[output])
+      shared[output] = max(shared.get(output, 0), size)
+  total = sum(problem.sizes[v] for v in values)
+  return total + problem.steps[step].extra_bytes - sum(shared.values())

@@ -18,10 +18,8 @@ import numpy as np
 
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.budget.profile import Profile, Transfer
+from jaxmem.budget.tuning import TUNING
 from jaxmem.rewrite import edits
-
-# Copies of less than this would be more launches than bytes.
-_LEAST_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +71,16 @@ def candidates(
     problem: The problem.
     limit_bytes: The limit.
   """
-  is_over = np.concatenate([[0], Profile(problem).live > limit_bytes]).cumsum()
+  live = Profile(problem).memory.live
+  is_over = np.concatenate([[0], live > limit_bytes]).cumsum()
+  least_bytes = min(
+    TUNING.least_moved_bytes, limit_bytes // TUNING.least_moved_limit_parts
+  )
   found = []
   for value, stored in enumerate(problem.values):
     if stored.moves_as is None or stored.producer is None or stored.is_result:
       continue
-    if stored.size_bytes < min(_LEAST_BYTES, limit_bytes // 100):
+    if stored.size_bytes < least_bytes:
       continue
     points = (stored.producer, *stored.uses)
     gaps = [
@@ -89,7 +91,7 @@ def candidates(
     if num_over:
       worth = _worth(problem, value, later)
       found.append(Candidate(value, earlier, later, worth))
-  size = problem.size_bytes
+  size = problem.sizes
   return [
     sorted(found, key=lambda c: (-c.worth, c.value)),
     sorted(found, key=lambda c: (-c.worth * size[c.value], c.value)),
@@ -177,7 +179,7 @@ def drop_needless(profile: Profile, limit_bytes: int) -> None:
     profile: Is changed; it fits the limit, and will.
     limit_bytes: The limit.
   """
-  sizes = profile.problem.size_bytes
+  sizes = profile.problem.sizes
   for value in sorted(profile.transfers, key=lambda v: (sizes[v], v)):
     transfer = profile.transfers[value]
     profile.unmove(value)

@@ -12,22 +12,11 @@ import math
 import random
 
 from jaxmem.budget import greedy
-from jaxmem.budget.greedy import Start, Style
+from jaxmem.budget.greedy import Start
+from jaxmem.budget.moves import Style
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.budget.profile import Event, Profile
-
-_SEED = 0
-# Of the runs with true costs. Deep ones commit themselves to long chains early.
-_TRUE_DEPTHS = (2, 8)
-# Where these find nothing that fits, but miss by no more than this part.
-_LAST_DEPTH = 12
-_MISSED = 1.25
-_DEPTHS = (2, 4, 8)
-_EXPONENTS = (0.5, 1.0, 2.0)
-# Standard deviations of the logarithm of what costs are multiplied by.
-_NOISES = (0.2, 0.6, 1.2)
-# Of the limit: what a run aims at.
-_AIMS = (0.9, 0.95, 1.0, 1.0, 1.05)
+from jaxmem.budget.tuning import TUNING
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +53,17 @@ def gather(start: Start, limit_bytes: int, num_runs: int) -> Pool:
     num_runs: How many runs, at least one.
   """
   problem = start.problem
-  random_source = random.Random(_SEED)
+  random_source = random.Random(TUNING.noise_seed)
   kinds = [problem.steps[u.step].name.split(".")[0] for u in problem.units]
   events: set[Event] = set()
   plans = []
   for run in range(num_runs):
     aim = 1.0
-    if run < len(_TRUE_DEPTHS):
-      style = Style(depth=_TRUE_DEPTHS[run])
+    if run < len(TUNING.true_cost_depths):
+      style = Style(depth=TUNING.true_cost_depths[run])
     else:
       style = _noisy_style(problem, kinds, random_source)
-      aim = random_source.choice(_AIMS)
+      aim = random_source.choice(TUNING.noisy_aims)
     plan = greedy.solve(start, int(limit_bytes * aim), style)
     events.update(plan.events)
     if aim < 1.0 and plan.peak_bytes <= limit_bytes:
@@ -90,13 +79,13 @@ def sketch(start: Start, limit_bytes: int) -> Profile:
     start: The problem, and what goes to the host.
     limit_bytes: The limit.
   """
-  pool = gather(start, limit_bytes, len(_TRUE_DEPTHS))
+  pool = gather(start, limit_bytes, len(TUNING.true_cost_depths))
   best = pool.best(limit_bytes)
   if best is not None:
     return best
-  if pool.lowest.peak_bytes > _MISSED * limit_bytes:
+  if pool.lowest.peak_bytes > TUNING.last_depth_miss * limit_bytes:
     return pool.lowest
-  deep = Style(depth=_LAST_DEPTH)
+  deep = Style(depth=TUNING.last_depth)
   plan = greedy.solve(start, limit_bytes, deep)
   return min(plan, pool.lowest, key=lambda p: (p.peak_bytes, p.seconds))
 
@@ -105,14 +94,14 @@ def _noisy_style(
   problem: BudgetProblem, kinds: list[str], source: random.Random
 ) -> Style:
   """Multiplies costs by a random factor per kind of instruction."""
-  noise = source.choice(_NOISES)
+  noise = source.choice(TUNING.cost_noises)
   factors: dict[str, float] = {}
   for kind in kinds:
     if kind not in factors:
       factors[kind] = math.exp(source.gauss(0.0, noise))
   return Style(
-    depth=source.choice(_DEPTHS),
-    exponent=source.choice(_EXPONENTS),
+    depth=source.choice(TUNING.noisy_depths),
+    exponent=source.choice(TUNING.noisy_exponents),
     seconds=tuple(
       u.seconds * factors[k] for u, k in zip(problem.units, kinds, strict=True)
     ),

@@ -177,9 +177,20 @@ class BudgetProblem:
     return len(self.steps)
 
   @functools.cached_property
-  def size_bytes(self) -> np.ndarray:
-    """Sizes of the values, int64 `[num_values]`."""
-    return np.array([v.size_bytes for v in self.values], np.int64)
+  def sizes(self) -> tuple[int, ...]:
+    """Bytes of each value."""
+    return tuple(v.size_bytes for v in self.values)
+
+  @functools.cached_property
+  def may_share(self) -> tuple[bool, ...]:
+    """For each value, whether a step or a unit names it in `shares`."""
+    named = {
+      value
+      for holder in (*self.steps, *self.units)
+      for pair in holder.shares
+      for value in pair
+    }
+    return tuple(value in named for value in range(len(self.values)))
 
   @functools.cached_property
   def extra_bytes(self) -> np.ndarray:

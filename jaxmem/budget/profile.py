@@ -3,13 +3,7 @@
 A plan is a set of events (unit, step): the unit runs again just before the
 step. Before one step units run in `BudgetProblem.run_order`, so that one may
 feed another. Every use reads the latest run of its value that comes before it,
-or the original.
-
-Time is a number line of keys. A run of a unit before step s has key
-s * pitch + rank + 2, step s itself s * pitch + num_units + 2, where pitch is
-num_units + 3: before all runs, s * pitch is the end of copies to the host, and
-s * pitch + 1 the start or end of copies back. What is there at the start has
-key -1, what stays to the end has key num_steps * pitch.
+or the original. Time is the number line of `key_line.KeyLine`.
 """
 
 from __future__ import annotations
@@ -21,14 +15,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from jaxmem.budget.key_line import KeyLine
+from jaxmem.budget.live_bytes import Interval, LiveBytes
 from jaxmem.budget.problem import BudgetProblem
 
 Event = tuple[int, int]
-# Of one version of a value: from the key of its producer to that of its last
-# reader, both included.
-Interval = tuple[int, int]
-# Of one key.
-_NO_BYTES = np.zeros((4, 1), np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -54,7 +45,8 @@ class Profile:
 
   Attributes:
     problem: The problem.
-    pitch: Keys per step.
+    line: The keys of all that can happen.
+    memory: The keys of steps and runs, and what is live there.
     runs: For each unit, the steps before which it runs again, ascending.
     transfers: For each value that moves, how; one move each.
     intervals: For each value, its versions, ascending.
@@ -68,32 +60,20 @@ class Profile:
     transfers: Iterable[Transfer] = (),
   ):
     self.problem = problem
-    num_units = len(problem.units)
-    self.pitch = num_units + 3
-    self.end = problem.num_steps * self.pitch
+    self.line = line = KeyLine(problem)
     self.runs: list[list[int]] = [[] for _ in problem.units]
     self.transfers: dict[int, Transfer] = {}
     self.seconds = 0.0
-    self.keys = [self.step_key(s) for s in range(problem.num_steps)]
-    rows = np.zeros((4, problem.num_steps), np.int64)
-    rows[3] = problem.extra_bytes
-    self._set_rows(rows)
-    self._live: np.ndarray | None = None
-    self._sizes = [v.size_bytes for v in problem.values]
-    self._first = [
-      -1 if v.producer is None else self.step_key(v.producer)
-      for v in problem.values
-    ]
+    steps = [line.step_key(s) for s in range(problem.num_steps)]
+    self.memory = LiveBytes(steps, problem.extra_bytes, line.end)
     self._uses = [
-      [self.step_key(u) for u in v.uses] + [self.end] * v.is_result
+      [line.step_key(u) for u in v.uses] + [line.end] * v.is_result
       for v in problem.values
     ]
-    self._sharers = _sharers(problem)
-    self._saved_at: dict[int, int] = {}
     self.intervals: list[tuple[Interval, ...]] = [() for _ in problem.values]
     for value in range(len(problem.values)):
       self._set_intervals(value, self._find_intervals(value))
-    self._settle_shares({k for k in self.keys if self.pairs_at(k)})
+    self._settle_shares({k for k in steps if line.pairs_at(k)})
     for transfer in transfers:
       self.move(transfer)
     for event in events:
@@ -104,26 +84,10 @@ class Profile:
     other = copy.copy(self)
     other.runs = [[*steps] for steps in self.runs]
     other.transfers = dict(self.transfers)
-    other.keys = [*self.keys]
     other.intervals = [*self.intervals]
-    other._set_rows(self._rows.copy())
+    other.memory = self.memory.copy()
     other._uses = [[*uses] for uses in self._uses]
-    other._saved_at = dict(self._saved_at)
     return other
-
-  # Keys.
-
-  def step_key(self, step: int) -> int:
-    """Returns the key of a step."""
-    return step * self.pitch + self.pitch - 1
-
-  def run_key(self, unit: int, before: int) -> int:
-    """Returns the key of a run."""
-    return before * self.pitch + self.problem.rank[unit] + 2
-
-  def step_at(self, key: int) -> int:
-    """Returns the step of a key: itself, or what the run comes before."""
-    return key // self.pitch
 
   # What others read.
 
@@ -133,24 +97,13 @@ class Profile:
     return tuple((u, s) for u, steps in enumerate(self.runs) for s in steps)
 
   @property
-  def live(self) -> np.ndarray:
-    """Live bytes at each of `keys`, int64."""
-    if self._live is None:
-      changes = self._starts.copy()
-      changes[1:] -= self._ends[:-1]
-      live = changes.cumsum() + self._extra - self._saved
-      self._live = live
-      return live
-    return self._live
-
-  @property
   def peak_bytes(self) -> int:
     """The most bytes live at once."""
-    return int(self.live.max(initial=0))
+    return int(self.memory.live.max(initial=0))
 
   def excess(self, limit_bytes: int) -> int:
     """Returns the bytes above a limit, summed over all steps and runs."""
-    return int(np.maximum(self.live - limit_bytes, 0).sum())
+    return int(np.maximum(self.memory.live - limit_bytes, 0).sum())
 
   def has(self, unit: int, before: int) -> bool:
     """Whether the plan holds an event."""
@@ -169,11 +122,12 @@ class Profile:
     end of its copy back from the host.
     """
     unit = self.problem.unit_of[value]
-    found = [self._first[value]]
+    line = self.line
+    found = [line.made_at[value]]
     if unit >= 0:
-      found += [self.run_key(unit, s) for s in self.runs[unit]]
+      found += [line.run_key(unit, s) for s in self.runs[unit]]
     if value in self.transfers:
-      bisect.insort(found, self.transfers[value].fetch_done * self.pitch + 1)
+      bisect.insort(found, line.fetch_key(self.transfers[value].fetch_done))
     return found
 
   def is_moving(self, unit: int) -> bool:
@@ -185,7 +139,7 @@ class Profile:
 
   def is_useless(self, unit: int, before: int) -> bool:
     """Whether nobody reads what a run makes."""
-    key = self.run_key(unit, before)
+    key = self.line.run_key(unit, before)
     return not any(
       start == key and end > key
       for value in self.problem.units[unit].outputs
@@ -211,12 +165,9 @@ class Profile:
     if self.is_moving(unit):
       raise ValueError(f"{made.value} moves: it is not made again.")
     bisect.insort(self.runs[unit], before)
-    key = self.run_key(unit, before)
-    at = bisect.bisect_left(self.keys, key)
+    key = self.line.run_key(unit, before)
     self._count_moving(-1)
-    self.keys.insert(at, key)
-    before_it, after_it = self._rows[:, :at], self._rows[:, at:]
-    self._set_rows(np.hstack((before_it, _NO_BYTES, after_it)))
+    self.memory.insert(key)
     self._count_moving(1)
     for value in made.inputs:
       bisect.insort(self._uses[value], key)
@@ -231,18 +182,14 @@ class Profile:
     """
     self.runs[unit].remove(before)
     made = self.problem.units[unit]
-    key = self.run_key(unit, before)
+    key = self.line.run_key(unit, before)
     for value in made.inputs:
       uses = self._uses[value]
       del uses[bisect.bisect_left(uses, key)]
     self.seconds -= made.seconds
     self._update(unit, key)
-    at = bisect.bisect_left(self.keys, key)
     self._count_moving(-1)
-    del self.keys[at]
-    self._saved_at.pop(key, None)
-    before_it, after_it = self._rows[:, :at], self._rows[:, at + 1 :]
-    self._set_rows(np.hstack((before_it, after_it)))
+    self.memory.remove(key)
     self._count_moving(1)
 
   def move(self, transfer: Transfer) -> None:
@@ -270,20 +217,15 @@ class Profile:
       raise ValueError(f"{stored.name!r} moves, or is made again, already.")
     self.transfers[value] = transfer
     self.seconds += self.problem.move_seconds
-    bisect.insort(self._uses[value], transfer.store_done * self.pitch)
+    bisect.insort(self._uses[value], self.line.store_key(transfer.store_done))
     self._refresh([value], set())
 
   def unmove(self, value: int) -> None:
     """Takes a copy to the host and back out of the plan."""
     transfer = self.transfers.pop(value)
     self.seconds -= self.problem.move_seconds
-    self._uses[value].remove(transfer.store_done * self.pitch)
+    self._uses[value].remove(self.line.store_key(transfer.store_done))
     self._refresh([value], set())
-
-  def _set_rows(self, rows: np.ndarray) -> None:
-    """Sets what begins, ends, is shared and comes on top at each key."""
-    self._rows = rows
-    self._starts, self._ends, self._saved, self._extra = rows
 
   def _update(self, unit: int, key: int) -> None:
     made = self.problem.units[unit]
@@ -296,7 +238,7 @@ class Profile:
       if before == after:
         continue
       self._set_intervals(value, after)
-      if self._sharers[value]:
+      if self.problem.may_share[value]:
         for interval in set(before) ^ set(after):
           touched.update(interval)
     self._settle_shares(touched)
@@ -317,63 +259,44 @@ class Profile:
           last = uses[until - 1]
         at = until
       is_read = last > start
-      if index == 0 and not is_read and (start < 0 or self._may_drop(value)):
+      if (
+        index == 0
+        and not is_read
+        and (start < 0 or self.problem.values[value].is_droppable)
+      ):
         continue
-      if start >= 0 and start % self.pitch == 1:
+      if start >= 0 and start % self.line.pitch == 1:
         # What comes back takes memory from when its copy starts.
-        start = self.transfers[value].fetch_start * self.pitch + 1
+        start = self.line.fetch_key(self.transfers[value].fetch_start)
       found.append((start, last))
     return tuple(found)
 
-  def _may_drop(self, value: int) -> bool:
-    return self.problem.values[value].is_droppable
-
   def _set_intervals(self, value: int, intervals: tuple[Interval, ...]) -> None:
-    size = self._sizes[value]
+    size = self.problem.sizes[value]
     if size:
-      self._count(self.intervals[value], -size)
-      self._count(intervals, size)
+      self.memory.count(self.intervals[value], -size)
+      self.memory.count(intervals, size)
     self.intervals[value] = intervals
-    self._live = None
-
-  def _count(self, intervals: tuple[Interval, ...], size: int) -> None:
-    for start, end in intervals:
-      self._starts[bisect.bisect_left(self.keys, start)] += size
-      if end < self.end:
-        self._ends[bisect.bisect_right(self.keys, end) - 1] += size
 
   def _count_moving(self, sign: int) -> None:
     """Adds or subtracts what moves: it may begin or end between keys."""
     for value in self.transfers:
-      self._count(self.intervals[value], sign * self._sizes[value])
+      self.memory.count(self.intervals[value], sign * self.problem.sizes[value])
 
   # Sharing.
-
-  def pairs_at(self, key: int) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs of values that may share at a key."""
-    step, slot = divmod(key, self.pitch)
-    if slot == self.pitch - 1:
-      return self.problem.steps[step].shares
-    if slot < 2:
-      return ()
-    return self.problem.units[self.problem.run_order[slot - 2]].shares
 
   def _settle_shares(self, keys: Iterable[int]) -> None:
     """Counts anew what outputs share with operands that die."""
     for key in keys:
-      if not 0 <= key < self.end:
-        continue
-      saved = self._shared_bytes(key)
-      if saved != self._saved_at.get(key, 0):
-        self._saved_at[key] = saved
-        self._saved[bisect.bisect_left(self.keys, key)] = saved
-    self._live = None
+      if 0 <= key < self.line.end:
+        self.memory.set_shared(key, self._shared_bytes(key))
 
   def _shared_bytes(self, key: int) -> int:
-    pairs = self.pairs_at(key)
+    pairs = self.line.pairs_at(key)
     if not pairs:
       return 0
-    saved, used = 0, set()
+    sizes = self.problem.sizes
+    shared, used = 0, set()
     for operand, output in pairs:
       if (
         operand not in used
@@ -382,19 +305,5 @@ class Profile:
         and any(start == key for start, _ in self.intervals[output])
       ):
         used |= {operand, output}
-        saved += min(self._sizes[operand], self._sizes[output])
-    return saved
-
-
-def _sharers(problem: BudgetProblem) -> list[bool]:
-  """For each value, whether any share names it."""
-  found = [False] * len(problem.values)
-  for step in problem.steps:
-    for pair in step.shares:
-      for value in pair:
-        found[value] = True
-  for unit in problem.units:
-    for pair in unit.shares:
-      for value in pair:
-        found[value] = True
-  return found
+        shared += min(sizes[operand], sizes[output])
+    return shared

@@ -1,6 +1,7 @@
 """The program as a graph: nodes, buffers, precedences, and what bounds it."""
 
 from jaxmem.graph.bounds import LowerBound, MinCut, lower_bound
+from jaxmem.graph.callee_peaks import callee_peaks
 from jaxmem.graph.graph import (
   Buffer,
   Graph,
@@ -8,6 +9,7 @@ from jaxmem.graph.graph import (
   check_acyclic,
   topological_order,
 )
+from jaxmem.graph.heap_sharing import may_share_on_heap
 from jaxmem.graph.hlo_graph import (
   CalleePeak,
   ComputationGraph,
@@ -27,11 +29,13 @@ __all__ = [
   "Node",
   "Sharing",
   "ValidationError",
+  "callee_peaks",
   "check_acyclic",
   "check_order",
   "from_hlo",
   "live_ranges",
   "lower_bound",
+  "may_share_on_heap",
   "peak_bytes",
   "topological_order",
 ]

@@ -28,6 +28,7 @@ from jaxmem_hlo.module import (
 )
 
 from jaxmem.graph.graph import Buffer, Graph, Node
+from jaxmem.graph.heap_sharing import may_share_on_heap
 
 Sharing = Literal["heap", "any"]
 
@@ -421,26 +422,17 @@ class _Builder:
             and read in number
             and (
               value.size_bytes <= largest_slot
-              or self._may_share_on_heap(operand, read, value)
+              or may_share_on_heap(
+                self._analysis,
+                read,
+                value,
+                self._looks_into_tuples or read.instruction is operand,
+              )
             )
             and self._model.may_share(operand, index, value)
           ):
             shares[definer][number[read], number[value]] = None
     return [list(pairs) for pairs in shares]
-
-  def _may_share_on_heap(
-    self, operand: Instruction, read: Value, written: Value
-  ) -> bool:
-    """Whether the heap may even consider to put a value on top of another.
-
-    It does not for buffers of several values, and it looks only at operands
-    that make the value themselves, not at those that pick it out of a tuple.
-    """
-    return (
-      (self._looks_into_tuples or read.instruction is operand)
-      and self._is_alone(read)
-      and self._is_alone(written)
-    )
 
   # Bytes.
 
@@ -455,9 +447,6 @@ class _Builder:
       ),
       default=0,
     )
-
-  def _is_alone(self, value: Value) -> bool:
-    return len(self._analysis.buffer_of(value).values) == 1
 
   def _slots(self) -> dict[int, int]:
     """Donated parameters and outputs with their own memory: id -> bytes."""

@@ -10,32 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Instruction, shapes
 
 from jaxmem.budget import BudgetProblem, Step, StoredValue, Unit
-from jaxmem.graph import Buffer, ComputationGraph, Sharing
+from jaxmem.graph import Buffer, ComputationGraph, Sharing, may_share_on_heap
 from jaxmem.rewrite import RecomputeRules, edits, fusion_parts, recompute_rules
 
 Slots = Literal["occupied", "free"]
 
 
 def from_module(
-  model: AssignmentModel,
+  rules: RecomputeRules,
   entry: ComputationGraph,
-  order: Sequence[int],
   seconds: Mapping[int, float],
   slots: Slots = "occupied",
   sharing: Sharing = "heap",
-  rules: RecomputeRules | None = None,
   move_seconds: float = 0.0,
 ) -> BudgetProblem:
   """Builds the problem of choosing recomputes for a module's entry.
 
   Args:
-    model: The assignment model of the module.
-    entry: The graph of its entry computation, with any sharing.
-    order: Nodes of the graph in execution order.
+    rules: What may run twice in the module.
+    entry: The graph of its entry computation, with any sharing and of the same
+      analysis. The steps of the problem are its nodes, in their order.
     seconds: Instruction id -> estimated seconds. What is missing costs none.
     slots: "occupied": donated arguments and results take no part, as if no
       temporary ever lay in their memory. "free": they count while they hold
@@ -44,68 +41,59 @@ def from_module(
     sharing: Which values count as placed on operands that die: those that XLA
       places so on its heap, or "any" that it could, if it did not mind whether
       the operand is picked out of a tuple.
-    rules: What may run twice in the module, if that is known already.
     move_seconds: What it costs to start the copies of a value that moves.
 
   Returns:
     The problem. Without edits, and with any sharing, its profile is
-    `liveness.live_bytes` of the order; of the graph without slots if they are
+    `liveness.live_bytes` of the nodes; of the graph without slots if they are
     occupied.
   """
-  rules = rules or recompute_rules.recomputable(model.module, model.analysis)
-  builder = _Builder(model, entry, order, seconds, slots, sharing, rules)
+  builder = _Builder(rules, entry, seconds, slots, sharing)
   return builder.build(move_seconds)
 
 
 class _Builder:
   def __init__(
     self,
-    model: AssignmentModel,
+    rules: RecomputeRules,
     entry: ComputationGraph,
-    order: Sequence[int],
     seconds: Mapping[int, float],
     slots: Slots,
     sharing: Sharing,
-    rules: RecomputeRules,
   ):
-    self._module = model.module
-    self._analysis = model.analysis
-    self._dataflow = model.analysis.dataflow
+    self._rules = rules
+    self._module = rules.module
+    self._trees = rules.analysis.dataflow.trees
     self._entry = entry
     self._seconds = seconds
     self._are_slots_free = slots == "free"
     self._may_share_any = sharing == "any"
-    self._order = tuple(order)
-    self._step_of = {node: step for step, node in enumerate(order)}
-    self._values = entry.values
-    self._number = {v: n for n, v in enumerate(self._values)}
-    self._node_ids = {i.id for i in entry.instructions}
-    self._rules = rules
-    self._overwritten = self._find_overwriters()
+    self._number = {v: n for n, v in enumerate(entry.values)}
+    # Instruction id -> the step that it is.
+    self._steps = {i.id: n for n, i in enumerate(entry.instructions)}
     # What is no larger may lie in a slot, where sharing has wider rules.
     self._largest_slot = max(
-      (b.size_bytes for b in entry.graph.buffers if self._is_slot(b)), default=0
+      (b.size_bytes for b in entry.graph.buffers if _is_slot(b)), default=0
     )
 
   def build(self, move_seconds: float) -> BudgetProblem:
     graph = self._entry.graph
-    steps = []
-    for node_number in self._order:
-      node = graph.nodes[node_number]
-      instruction = self._entry.instructions[node_number]
-      steps.append(
-        Step(
-          instruction=instruction.id,
-          seconds=self._seconds.get(instruction.id, 0.0),
-          extra_bytes=node.extra_bytes,
-          shares=self._counted(node.shares),
-          name=node.name,
-        )
+    steps = [
+      Step(
+        instruction=instruction.id,
+        seconds=self._seconds.get(instruction.id, 0.0),
+        extra_bytes=node.extra_bytes,
+        shares=self._counted(node.shares),
+        name=node.name,
       )
+      for node, instruction in zip(
+        graph.nodes, self._entry.instructions, strict=True
+      )
+    ]
     units = [
       unit
-      for step, node_number in enumerate(self._order)
-      for unit in self._units(step, self._entry.instructions[node_number])
+      for step, instruction in enumerate(self._entry.instructions)
+      for unit in self._units(step, instruction)
     ]
     return BudgetProblem(
       steps=tuple(steps),
@@ -120,46 +108,28 @@ class _Builder:
 
   # Values.
 
-  def _find_overwriters(self) -> dict[int, int]:
-    """Values -> the step that writes over them."""
-    found = recompute_rules.find_overwriters(self._analysis)
-    step_of = {
-      instruction.id: self._step_of[node]
-      for node, instruction in enumerate(self._entry.instructions)
-    }
-    return {
-      self._number[value]: step_of[writer.id]
-      for value, writer in found.items()
-      if value in self._number
-    }
-
-  def _is_slot(self, buffer: Buffer) -> bool:
-    return buffer.live_at_start or buffer.live_at_end
-
   def _stored(self, number: int, buffer: Buffer) -> StoredValue:
-    steps = sorted(self._step_of[t] for t in buffer.touchers)
-    producer = None
-    if buffer.definer is not None:
-      producer = self._step_of[buffer.definer]
-      steps.remove(producer)
-    counts = self._are_slots_free or not self._is_slot(buffer)
-    position = self._values[number].position
+    uses = tuple(t for t in buffer.touchers if t != buffer.definer)
+    counts = self._are_slots_free or not _is_slot(buffer)
+    value = self._entry.values[number]
+    position = value.position
+    writer = self._rules.overwriters.get(value)
     is_part = bool(position.index) and self._is_split(position.instruction)
     return StoredValue(
       name=buffer.name,
       size_bytes=buffer.size_bytes if counts else 0,
-      producer=producer,
-      uses=tuple(steps),
+      producer=buffer.definer,
+      uses=uses,
       is_result=buffer.live_at_end,
-      overwritten_at=self._overwritten.get(number),
-      is_droppable=is_part and bool(steps),
+      overwritten_at=None if writer is None else self._steps[writer.id],
+      is_droppable=is_part and bool(uses),
       moves_as=self._moves_as(number) if counts else None,
       source=buffer.source,
     )
 
   def _moves_as(self, number: int) -> edits.Value | None:
     """How edits name a value that may go to the host; None if it may not."""
-    value = self._values[number]
+    value = self._entry.values[number]
     named = recompute_rules.named_value(self._module, value)
     if named is None or self._rules.why_not_moved(named):
       return None
@@ -167,11 +137,11 @@ class _Builder:
 
   def _is_renamed_only(self, number: int) -> bool:
     """Whether no instruction but renamings passes a value on."""
-    value = self._values[number]
+    value = self._entry.values[number]
     places = {
       p.instruction.id
       for p in value.positions
-      if p.instruction.id in self._node_ids
+      if p.instruction.id in self._steps
     }
     return places == {value.instruction.id}
 
@@ -182,25 +152,28 @@ class _Builder:
     return tuple(
       pair
       for pair in shares
-      if (
-        self._are_slots_free or not any(self._is_slot(buffers[v]) for v in pair)
-      )
+      if (self._are_slots_free or not any(_is_slot(buffers[v]) for v in pair))
       and self._may_share(*pair)
     )
 
   def _may_share(self, old: int, new: int) -> bool:
     """Whether XLA may place a value on one that dies, now or when edited.
 
-    On the heap it looks only at operands that make the value themselves, not at
-    those that pick it out of a tuple. A run of a part of a fusion has no tuple.
+    A second run of a part of a fusion has no tuple to pick its value out of.
     """
-    read, made = self._values[old], self._values[new]
+    read, made = self._entry.values[old], self._entry.values[new]
+    analysis = self._rules.analysis
     return (
       self._may_share_any
       or made.size_bytes <= self._largest_slot
-      or read.instruction.id in made.instruction.operands
-      or self._analysis.buffer_of(read) is self._analysis.buffer_of(made)
-      or self._is_split(read.instruction)
+      or analysis.buffer_of(read) is analysis.buffer_of(made)
+      or may_share_on_heap(
+        analysis,
+        read,
+        made,
+        read.instruction.id in made.instruction.operands
+        or self._is_split(read.instruction),
+      )
     )
 
   # Units.
@@ -211,7 +184,7 @@ class _Builder:
   def _units(self, step: int, instruction: Instruction) -> Iterator[Unit]:
     own = {
       index: self._number[value]
-      for index, value in self._dataflow.trees[instruction.id].items()
+      for index, value in self._trees[instruction.id].items()
       if value in self._number
     }
     if self._is_split(instruction):
@@ -254,7 +227,7 @@ class _Builder:
     )
 
   def _shares(self, step: int) -> tuple[tuple[int, int], ...]:
-    return self._entry.graph.nodes[self._order[step]].shares
+    return self._entry.graph.nodes[step].shares
 
   def _is_read(self, number: int) -> bool:
     buffer = self._entry.graph.buffers[number]
@@ -265,7 +238,7 @@ class _Builder:
   ) -> tuple[int, ...]:
     found: dict[int, None] = {}
     for operand in operands:
-      tree = self._dataflow.trees[instruction.operands[operand]]
+      tree = self._trees[instruction.operands[operand]]
       for value in tree.values():
         if value in self._number:
           found[self._number[value]] = None
@@ -283,8 +256,13 @@ class _Builder:
     return not any(
       value.memory_space
       for operand in instruction.operands
-      for value in self._dataflow.trees[operand].values()
+      for value in self._trees[operand].values()
     )
+
+
+def _is_slot(buffer: Buffer) -> bool:
+  """Whether a buffer is a donated argument's, or a result's own."""
+  return buffer.live_at_start or buffer.live_at_end
 
 
 def _fraction(

@@ -24,8 +24,9 @@ from jaxmem import cost, units
 from jaxmem.errors import InfeasibleError, name_buffers
 from jaxmem.graph import from_hlo
 from jaxmem.options import Options
-from jaxmem.planning.candidate import LAST_VIEWS, VIEWS, Base, Fit, View
+from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
 from jaxmem.planning.decision import ModulePlan
+from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_copies
 from jaxmem.planning.refine import refine
 from jaxmem.planning.reorder import paused_collector, plan_module, verify_module
@@ -130,17 +131,19 @@ class LimitPlanner:
     self._rates = rates
     with self._timed():
       decided = plan_module(module, platform, options)
-      self._planned = Base(module, decided, rates, options.offload)
+      self._planned = OrderedModule(module, decided, rates, options.offload)
 
   @functools.cached_property
-  def _given(self) -> Base | None:
+  def _given(self) -> OrderedModule | None:
     """XLA's own order, if the planned one is another."""
     decided = _as_given(self._module, self._planned.decided)
     if decided is None:
       return None
-    return Base(self._module, decided, self._rates, self._options.offload)
+    return OrderedModule(
+      self._module, decided, self._rates, self._options.offload
+    )
 
-  def _bases(self) -> Iterator[Base]:
+  def _bases(self) -> Iterator[OrderedModule]:
     """Yields the planned order at once, XLA's own when it is asked for."""
     yield self._planned
     if self._given is not None:
@@ -284,7 +287,7 @@ class LimitPlanner:
     sketches = self._all_sketches(room)
     if not sketches:
       return None
-    best = self._refined(sketches, room)
+    best = self._refined(sketches)
     for share in _LOWER:
       if not self._is_unlucky(best, room):
         break
@@ -292,7 +295,7 @@ class LimitPlanner:
       sketches = self._all_sketches(lower)
       least_s = min((f.extra_s for f in sketches), default=math.inf)
       if least_s < _PROMISING * best.extra_s:
-        found = self._refined(sketches, lower)
+        found = self._refined(sketches)
         best = min(best, found, key=lambda f: f.extra_s)
     return best
 
@@ -314,7 +317,7 @@ class LimitPlanner:
       or self._sketches(room, VIEWS, with_link=True)
     )
 
-  def _refined(self, sketches: Sequence[Fit], room: int) -> Fit:
+  def _refined(self, sketches: Sequence[Fit]) -> Fit:
     """Takes more time for the best of some sketches.
 
     For all of them, where steps are few: how few large values are packed is
@@ -326,7 +329,7 @@ class LimitPlanner:
     found = []
     for sketch in ranked:
       also = {e for f in sketches if f.base is sketch.base for e in f.events}
-      found.append(refine(sketch, self._options.effort, room, sorted(also)))
+      found.append(refine(sketch, self._options.effort, sorted(also)))
     return min(found, key=lambda f: f.extra_s)
 
   def _sketches(
@@ -340,17 +343,24 @@ class LimitPlanner:
       if found and base is not self._planned:
         best = min(found, key=lambda f: f.extra_s)
         # What suits one order suits the other.
-        views = [best.view]
+        views = [best.aim.view]
         if not _promises_more(base, best):
           continue
       for view in views:
         worse_s, start = math.inf, int(_FIRST * room)
         if found:
           best = min(found, key=lambda f: f.extra_s)
-          worse_s, start = _NEARLY * best.extra_s, best.live_limit
+          worse_s = _NEARLY * best.extra_s
+          start = best.aim.live_limit_bytes
           if best.base is base and not best.edits.offloads:
-            start = base.moved_limit(best, view, room)
-        sketch = base.sketch(view, room, start, worse_s, with_link)
+            start = base.moved_limit(best, view)
+        aim = Aim(
+          view=view,
+          room_bytes=room,
+          live_limit_bytes=start,
+          with_link=with_link,
+        )
+        sketch = base.sketch(aim, worse_s)
         if sketch is not None:
           self._first_s.setdefault(room, self._elapsed_s())
           found.append(sketch)
@@ -360,7 +370,7 @@ class LimitPlanner:
     """Whether the bounds of bytes allow so few temporaries."""
     return any(base.bound.num_bytes <= room for base in self._bases())
 
-  def _least_base(self) -> Base:
+  def _least_base(self) -> OrderedModule:
     """Returns the base whose edits may need the fewest bytes."""
     return min(self._bases(), key=lambda base: base.bound.num_bytes)
 
@@ -387,14 +397,17 @@ def _size(fit: Fit) -> tuple[int, float]:
   return fit.temp_bytes, fit.extra_s
 
 
-def _promises_more(base: Base, best: Fit) -> bool:
+def _promises_more(base: OrderedModule, best: Fit) -> bool:
   """Whether a base's plan for as many live bytes is cheaper than a sketch."""
   if best.extra_s < _LITTLE * base.step_s:
     return False
-  return base.estimate(best.view, best.live_limit) < _CHEAPER * best.extra_s
+  estimate_s = base.estimate(best.aim.view, best.aim.live_limit_bytes)
+  return estimate_s < _CHEAPER * best.extra_s
 
 
-def _raise_infeasible(name: str, best: Fit, least: Base, room: int) -> NoReturn:
+def _raise_infeasible(
+  name: str, best: Fit, least: OrderedModule, room: int
+) -> NoReturn:
   base, bound = best.base, least.bound
   smallest = base.fixed_bytes + best.temp_bytes
   lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)

@@ -7,47 +7,29 @@ limits a cheaper plan may still lie.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxmem.budget import Effort, Event
-from jaxmem.planning.candidate import Fit, lowered
-
-# Where searches begin: a plan of other edits may be packed more tightly.
-_HIGHER = 1.03
-# How far below a sketch searches go as long as they find nothing.
-_LOWER = 0.94
-# How many limits are tried, the more the less time each takes.
-_FEWEST_TRIES, _MOST_TRIES = 4, 8
-_STEPS_TRIED = 3600
-# Likewise for greedy runs, as a multiple of what is usual.
-_MOST_RUNS = 4
-_STEPS_RUN = 2000
-# Of the room: by how much more or less than others a plan may be packed.
-_LUCK = 0.005
-# What saves no more than this part of what the edits cost is not looked for.
-_HARDLY = 0.002
-# Of the limit: limits that are closer to each other than that are not tried.
-_CLOSE = 0.001
+from jaxmem.planning.candidate_tuning import TUNING
+from jaxmem.planning.ordered_module import Fit
 
 
-def refine(
-  sketch: Fit, effort: Effort, room: int, also: Sequence[Event] = ()
-) -> Fit:
+def refine(sketch: Fit, effort: Effort, also: Sequence[Event] = ()) -> Fit:
   """Searches for a cheaper plan about the live bytes of a sketch.
 
   Args:
-    sketch: A fit.
+    sketch: A fit; the plan has to fit the same room.
     effort: Of each search. Only "fast" leaves values where the sketch has them,
       on the device or the host.
-    room: Most bytes of temporaries.
     also: What may run again besides what is gathered.
 
   Returns:
     The cheapest fit that was found; the sketch if there is none cheaper.
   """
-  return _Search(sketch, effort, room, also).run()
+  return _Search(sketch, effort, also).run()
 
 
 class _Tried(NamedTuple):
@@ -59,35 +41,39 @@ class _Tried(NamedTuple):
 
 
 class _Search:
-  def __init__(
-    self, sketch: Fit, effort: Effort, room: int, also: Sequence[Event]
-  ):
+  def __init__(self, sketch: Fit, effort: Effort, also: Sequence[Event]):
     self._sketch = self._best = sketch
-    self._room = room
-    self._with_link = sketch.with_link or effort != "fast"
-    self._chooser = sketch.base.chooser(sketch.view, effort, self._with_link)
-    num_steps = max(1, self._chooser.problem.num_steps)
-    self._num_tries = _between(
-      _FEWEST_TRIES, _STEPS_TRIED // num_steps, _MOST_TRIES
+    self._aim = dataclasses.replace(
+      sketch.aim, with_link=sketch.aim.with_link or effort != "fast"
+    )
+    self._chooser = sketch.base.chooser(
+      self._aim.view, effort, self._aim.with_link
+    )
+    num_steps = max(1, sketch.base.num_steps)
+    self._num_limits = _between(
+      TUNING.fewest_limits,
+      TUNING.limits_times_steps // num_steps,
+      TUNING.most_limits,
     )
     # Where the edits of the sketch come into question.
-    self._lowest = max(sketch.live_limit, sketch.live_bytes)
+    self._lowest = max(sketch.aim.live_limit_bytes, sketch.live_bytes)
+    greedy_scale = TUNING.greedy_scale_times_steps // num_steps
     self._pool = self._chooser.gather(
-      self._lowest, _between(1, _STEPS_RUN // num_steps, _MOST_RUNS), also
+      self._lowest, _between(1, greedy_scale, TUNING.most_greedy_scale), also
     )
     self._least_offset = sketch.temp_bytes - sketch.live_bytes
     self._tried: list[_Tried] = []
 
   def run(self) -> Fit:
     """Tries one limit after the other."""
-    limit: int | None = int(_HIGHER * self._lowest)
-    if self._num_tries == _MOST_TRIES:
+    limit: int | None = int(TUNING.first_refined * self._lowest)
+    if self._num_limits == TUNING.most_limits:
       # Few large values may be packed well at one limit, and badly below.
-      limit = max(limit, self._room)
-    for number in range(1, _MOST_TRIES + 1):
+      limit = max(limit, self._aim.room_bytes)
+    for number in range(1, TUNING.most_limits + 1):
       limit = self._try(limit)
       # While nothing was found, there may be something a little lower.
-      is_enough = number >= self._num_tries and self._best is not self._sketch
+      is_enough = number >= self._num_limits and self._best is not self._sketch
       if is_enough or limit in (None, *(t.live_limit for t in self._tried)):
         break
     return self._best
@@ -100,19 +86,18 @@ class _Search:
     else:
       self._tried.append(_Tried(live_limit, choice.peak_bytes, choice.extra_s))
     if choice is not None and choice.extra_s < self._best.extra_s:
-      fit = self._sketch.base.fit(
-        self._sketch.view, self._with_link, live_limit, choice, self._room
-      )
+      aim = dataclasses.replace(self._aim, live_limit_bytes=live_limit)
+      fit = self._sketch.base.fit(aim, choice)
       self._least_offset = min(
         self._least_offset, fit.temp_bytes - fit.live_bytes
       )
-      if fit.temp_bytes <= self._room:
+      if fit.temp_bytes <= aim.room_bytes:
         self._best = fit
       elif self._best is self._sketch:
-        lower = lowered(fit, self._room)
+        lower = fit.lower_limit()
         if live_limit > self._lowest:
           return max(lower, self._lowest)
-        if lower > _LOWER * self._lowest:
+        if lower > TUNING.lowest_refined * self._lowest:
           return lower
     elif len(self._tried) == 1:
       return None
@@ -121,19 +106,19 @@ class _Search:
   def _next_limit(self) -> int | None:
     """Returns a limit above the best plan's where a cheaper one may fit."""
     best = self._best
-    above = sorted(t for t in self._tried if t.live_limit > best.live_limit)
+    lower, room_bytes = best.aim.live_limit_bytes, best.aim.room_bytes
+    above = sorted(t for t in self._tried if t.live_limit > lower)
     if not above:
-      slack = self._room - best.temp_bytes
-      return best.live_limit + slack if slack else None
-    highest = (1 + _LUCK) * self._room - self._least_offset
-    lower = best.live_limit
+      slack = room_bytes - best.temp_bytes
+      return lower + slack if slack else None
+    highest = (1 + TUNING.packing_luck) * room_bytes - self._least_offset
     for upper in above:
       # With fewer bytes than that the plan would be another one.
       width = upper.live_bytes - lower
       middle = lower + width // 2
       if (
-        upper.extra_s < (1 - _HARDLY) * best.extra_s
-        and width > _CLOSE * upper.live_limit
+        upper.extra_s < (1 - TUNING.least_saving) * best.extra_s
+        and width > TUNING.least_distance * upper.live_limit
         and middle <= highest
       ):
         return middle

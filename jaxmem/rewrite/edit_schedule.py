@@ -25,7 +25,6 @@ from jaxmem.rewrite.prune import prune
 from jaxmem.rewrite.recompute_rules import (
   RecomputeError,
   RecomputeRules,
-  find_overwriters,
   recomputable,
 )
 
@@ -83,7 +82,7 @@ class _Rewriter:
     self._times = {i.id: t for t, i in enumerate(self._schedule)}
     self._overwritten = {
       value: self._times[writer.id]
-      for value, writer in find_overwriters(rules.analysis).items()
+      for value, writer in rules.overwriters.items()
     }
     self._new: list[hlo_pb2.Instruction] = []
     self._latest: dict[dataflow.Value, _Producer] = {}

@@ -45,16 +45,15 @@ class RecomputeRules:
     refusals: Entry instruction id -> why it may not run twice.
     results: Values that the program returns; they are there to the end and
       are not made again.
-    overwriters: Value -> id of the entry instruction that writes over it in
-      place. Only what runs before that instruction, or is it, may read the
-      value.
+    overwriters: Value -> the entry instruction that writes over it in place.
+      Only what runs before that instruction, or is it, may read the value.
   """
 
   module: Module
   analysis: BufferAnalysis
   refusals: Mapping[int, str]
   results: frozenset[Value]
-  overwriters: Mapping[Value, int]
+  overwriters: Mapping[dataflow.Value, Instruction]
 
   def why_not(self, value: Value) -> str:
     """Returns why a value may not be made again, "" if it may."""
@@ -123,17 +122,12 @@ def recomputable(
     for value in analysis.dataflow.trees[entry.root.id].values()
     if (named := named_value(module, value)) is not None
   }
-  overwriters = {
-    named: writer.id
-    for value, writer in find_overwriters(analysis).items()
-    if (named := named_value(module, value)) is not None
-  }
   return RecomputeRules(
     module=module,
     analysis=analysis,
     refusals=refusals,
     results=frozenset(results),
-    overwriters=overwriters,
+    overwriters=find_overwriters(analysis),
   )
 
 

@@ -1,20 +1,42 @@
+"""Choices about limits: by hand, against brute force, and for many limits."""
+
 import dataclasses
 import math
 
 import budget_problems
+import budget_validate
 from absl.testing import absltest, parameterized
 
-from jaxmem.budget import chooser, exact, greedy, lower_bound, pool, validate
+from jaxmem.budget import exact, greedy, lower_bound, pool
+from jaxmem.budget.chooser import Chooser
+from jaxmem.budget.moves import Style
 from jaxmem.budget.profile import Profile
-from jaxmem.errors import InfeasibleError
 
 # Plans of more events than this are not looked at by brute force.
 _MOST_EVENTS = 3
+_STYLE = Style(depth=8)
 
 
 def _cheapest(plans, limit_bytes):
   costs = [seconds for peak, seconds, _ in plans if peak <= limit_bytes]
   return min(costs, default=math.inf)
+
+
+def _chooser(problem):
+  return Chooser(greedy.Start(problem), "normal")
+
+
+def _find(problem, limit_bytes):
+  """What a fresh chooser finds for a limit; None if nothing fits."""
+  chooser = _chooser(problem)
+  return chooser.search(limit_bytes, chooser.gather(limit_bytes))
+
+
+def _choose(problem, limit_bytes):
+  """What a fresh chooser finds for a limit that can be met."""
+  found = _find(problem, limit_bytes)
+  assert found is not None
+  return found
 
 
 class ChooseTest(parameterized.TestCase):
@@ -24,20 +46,20 @@ class ChooseTest(parameterized.TestCase):
     # hold 30 and 40, steps 4 and 6 40 and 30, for one second.
     problem = budget_problems.chain(4)
     self.assertEqual(Profile(problem).peak_bytes, 50)
-    choice = chooser.choose(problem, 40)
+    choice = _choose(problem, 40)
     self.assertEqual(choice.peak_bytes, 40)
     self.assertEqual(choice.extra_s, 1.0)
-    self.assertEqual(chooser.choose(problem, 50).events, ())
+    self.assertEqual(_choose(problem, 50).events, ())
 
   def test_says_what_forces_the_bytes(self):
     problem = budget_problems.chain(4)
-    with self.assertRaises(InfeasibleError) as caught:
-      chooser.choose(problem, 29)
+    self.assertIsNone(_find(problem, 29))
     # A backward step holds two operands and its output.
-    self.assertEqual(caught.exception.lower_bound_bytes, 30)
-    self.assertEqual(caught.exception.smallest_bytes, 30)
-    self.assertLen(caught.exception.buffers, 3)
-    self.assertEqual(chooser.choose(problem, 30).peak_bytes, 30)
+    bound = lower_bound.unavoidable_bytes(problem)
+    self.assertEqual(bound.num_bytes, 30)
+    self.assertLen(bound.values, 3)
+    self.assertEqual(_chooser(problem).smallest().peak_bytes, 30)
+    self.assertEqual(_choose(problem, 30).peak_bytes, 30)
 
   @parameterized.parameters(range(12))
   def test_is_as_good_as_brute_force(self, seed):
@@ -47,8 +69,8 @@ class ChooseTest(parameterized.TestCase):
     lowest = min(p[0] for p in plans)
     for limit in range(lowest, peak + 1):
       expected = _cheapest(plans, limit)
-      choice = chooser.choose(problem, limit)
-      seen = validate.check(problem, choice.edits, limit)
+      choice = _choose(problem, limit)
+      seen = budget_validate.check(problem, choice.edits, limit)
       self.assertEmpty(seen.faults)
       self.assertEqual(seen.peak_bytes, choice.peak_bytes)
       self.assertAlmostEqual(seen.seconds, choice.extra_s)
@@ -59,27 +81,28 @@ class ChooseTest(parameterized.TestCase):
         self.assertLess(choice.extra_s, expected)
 
   @parameterized.parameters(range(12))
-  def test_infeasible_is_right(self, seed):
+  def test_the_smallest_is_right(self, seed):
     problem = budget_problems.random_problem(seed, num_steps=6)
     plans = budget_problems.all_plans(problem, _MOST_EVENTS)
-    with self.assertRaises(InfeasibleError) as caught:
-      chooser.choose(problem, 0)
-    smallest = caught.exception.smallest_bytes
+    self.assertIsNone(_find(problem, 0))
+    found = _chooser(problem).smallest()
+    smallest = found.peak_bytes
+    seen = budget_validate.check(problem, found.edits, smallest)
+    self.assertEmpty(seen.faults)
+    self.assertAlmostEqual(seen.seconds, found.extra_s)
     self.assertLessEqual(smallest, min(p[0] for p in plans))
-    self.assertEqual(caught.exception.lower_bound_bytes, smallest)
     self.assertLessEqual(
       lower_bound.unavoidable_bytes(problem).num_bytes, smallest
     )
-    chooser.choose(problem, smallest)
-    with self.assertRaises(InfeasibleError):
-      chooser.choose(problem, smallest - 1)
+    self.assertIsNotNone(_find(problem, smallest))
+    self.assertIsNone(_find(problem, smallest - 1))
 
   @parameterized.parameters(range(4))
   def test_bounds_enclose_exact_and_greedy(self, seed):
     problem = budget_problems.random_problem(seed + 50, num_steps=14)
     peak = Profile(problem).peak_bytes
     for limit in (int(0.9 * peak), int(0.8 * peak), int(0.7 * peak)):
-      plan = greedy.solve(greedy.Start(problem), limit)
+      plan = greedy.solve(greedy.Start(problem), limit, _STYLE)
       events = pool.all_events(problem, most=10_000)
       self.assertIsNotNone(events)
       result = exact.choose_from_pool(problem, limit, events or (), work=20.0)
@@ -90,51 +113,67 @@ class ChooseTest(parameterized.TestCase):
       self.assertEqual(result.status, "optimal")
       self.assertLessEqual(result.profile.peak_bytes, limit)
       self.assertLessEqual(bound, result.profile.seconds + 1e-6)
-      self.assertLessEqual(result.lower_bound_s, result.profile.seconds + 1e-6)
       if plan.peak_bytes <= limit:
         self.assertLessEqual(result.profile.seconds, plan.seconds + 1e-6)
 
   def test_a_larger_limit_never_costs_more(self):
     problem = _long_chain()
     self.assertIsNone(pool.all_events(problem, most=400))
-    remembering = chooser.Chooser(problem)
     peak = Profile(problem).peak_bytes
+    remembering = _chooser(problem)
+    gathered = remembering.gather(peak // 3)
     costs = []
     for limit in range(peak // 3, peak + 1, peak // 9):
-      choice = remembering.choose(limit)
+      choice = remembering.search(limit, gathered)
+      assert choice is not None
       self.assertLessEqual(choice.peak_bytes, limit)
-      self.assertEmpty(validate.check(problem, choice.edits, limit).faults)
+      self.assertEmpty(
+        budget_validate.check(problem, choice.edits, limit).faults
+      )
       costs.append(choice.extra_s)
     self.assertEqual(costs, sorted(costs, reverse=True))
     self.assertGreater(costs[0], costs[-1])
 
-  def test_a_larger_limit_of_the_same_rung_costs_no_more(self):
-    problem = _long_chain()
-    rung = 0.7 * Profile(problem).peak_bytes
-    # Each by a chooser of its own, that knows nothing of the others.
-    limits = [int(rung * (1 + part)) for part in (0, 0.001, 0.002, 0.003)]
-    costs = [chooser.choose(problem, limit).extra_s for limit in limits]
-    self.assertEqual(costs, sorted(costs, reverse=True))
-
-  def test_same_choice_every_time(self):
+  def test_events_of_others_are_chosen_from_as_well(self):
     problem = _long_chain()
     limit = Profile(problem).peak_bytes // 2
-    first = chooser.choose(problem, limit, with_bound=True)
-    self.assertEqual(chooser.choose(problem, limit, with_bound=True), first)
-    assert first.lower_bound_s is not None
-    self.assertLessEqual(first.lower_bound_s, first.extra_s)
+    chooser = _chooser(problem)
+    alone = chooser.gather(limit)
+    others = chooser.gather(int(0.9 * limit)).events
+    self.assertNotEmpty(set(others) - set(alone.events))
+    both = chooser.gather(limit, also=others)
+    self.assertEqual(set(both.events), {*alone.events, *others})
+
+  def test_same_choices_every_time(self):
+    problem = _long_chain()
+    limit = Profile(problem).peak_bytes // 2
+
+    def choices():
+      chooser = _chooser(problem)
+      found = chooser.search(limit, chooser.gather(limit))
+      assert found is not None
+      return found, chooser.sketch(limit), chooser.smallest()
+
+    first = choices()
+    self.assertEqual(choices(), first)
+    searched, sketched, smallest = first
+    self.assertLessEqual(searched.extra_s, sketched.extra_s)
+    self.assertLess(smallest.peak_bytes, searched.peak_bytes)
+    bound = lower_bound.seconds(problem, limit)
+    self.assertLessEqual(bound, searched.extra_s)
 
   def test_slots_are_no_temporaries(self):
     problem = dataclasses.replace(budget_problems.chain(4), slot_bytes=20)
-    self.assertEqual(chooser.choose(problem, 30).events, ())
-    self.assertEqual(chooser.choose(problem, 20).peak_bytes, 20)
+    self.assertEqual(_choose(problem, 30).events, ())
+    self.assertEqual(_choose(problem, 20).peak_bytes, 20)
+    self.assertEqual(_chooser(problem).smallest().peak_bytes, 10)
 
 
 class GreedyTest(absltest.TestCase):
   def test_makes_inputs_again_rather_than_keep_them(self):
     # Six layers in 40 bytes: only with runs that feed each other.
     problem = budget_problems.chain(6)
-    plan = greedy.solve(greedy.Start(problem), 40)
+    plan = greedy.solve(greedy.Start(problem), 40, _STYLE)
     self.assertLessEqual(plan.peak_bytes, 40)
     fed = [(u, b) for u, b in plan.events if plan.has(u - 1, b)]
     self.assertNotEmpty(fed)

@@ -1,9 +1,11 @@
 import dataclasses
 
 import budget_problems
+import budget_validate
 from absl.testing import absltest, parameterized
 
-from jaxmem.budget import chooser, offload, validate
+from jaxmem.budget import greedy, offload
+from jaxmem.budget.chooser import Chooser
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.profile import Profile, Transfer
 from jaxmem.rewrite.edits import Value
@@ -82,23 +84,35 @@ class ScheduleTest(absltest.TestCase):
       _rates(0.0)
 
 
+def _find(problem, limit_bytes, rates=None):
+  """What a fresh chooser finds for a limit; None if nothing fits."""
+  chooser = Chooser(greedy.Start(problem), "normal", rates)
+  return chooser.search(limit_bytes, chooser.gather(limit_bytes))
+
+
+def _choose(problem, limit_bytes, rates):
+  """What a fresh chooser finds for a limit that can be met."""
+  found = _find(problem, limit_bytes, rates)
+  assert found is not None
+  return found
+
+
 class ChooseTest(parameterized.TestCase):
   def test_a_hidden_copy_costs_nothing(self):
     problem = _movable(budget_problems.chain(4))
-    choice = chooser.choose(problem, 40, rates=_rates(10.0))
+    choice = _choose(problem, 40, _rates(10.0))
     self.assertEqual(choice.extra_s, 0.0)
-    self.assertEqual(choice.host_bytes, 10)
     self.assertLen(choice.edits.offloads, 1)
-    self.assertEmpty(validate.check(problem, choice.edits, 40).faults)
+    self.assertEmpty(budget_validate.check(problem, choice.edits, 40).faults)
     # Too slow a link: made again, as without one.
-    choice = chooser.choose(problem, 40, rates=_rates(2.0))
-    self.assertEqual((choice.extra_s, choice.host_bytes), (1.0, 0))
+    choice = _choose(problem, 40, _rates(2.0))
+    self.assertEqual((choice.extra_s, choice.edits.offloads), (1.0, ()))
 
   @parameterized.parameters((0.25, 0.25, 1), (1.5, 1.0, 0))
   def test_a_copy_costs_its_start(self, move_seconds, extra_s, num_moves):
     problem = _movable(budget_problems.chain(4))
     problem = dataclasses.replace(problem, move_seconds=move_seconds)
-    choice = chooser.choose(problem, 40, rates=_rates(10.0))
+    choice = _choose(problem, 40, _rates(10.0))
     self.assertEqual(choice.extra_s, extra_s)
     self.assertLen(choice.edits.offloads, num_moves)
 
@@ -108,12 +122,11 @@ class ChooseTest(parameterized.TestCase):
     problem = dataclasses.replace(problem, move_seconds=0.2)
     peak = Profile(problem).peak_bytes
     for limit in (int(0.9 * peak), int(0.75 * peak), int(0.6 * peak)):
-      try:
-        alone = chooser.choose(problem, limit)
-      except chooser.InfeasibleError:
+      alone = _find(problem, limit)
+      if alone is None:
         continue
-      choice = chooser.choose(problem, limit, rates=_rates(8.0))
-      seen = validate.check(problem, choice.edits, limit)
+      choice = _choose(problem, limit, _rates(8.0))
+      seen = budget_validate.check(problem, choice.edits, limit)
       self.assertEmpty(seen.faults)
       self.assertEqual(seen.peak_bytes, choice.peak_bytes)
       self.assertAlmostEqual(seen.seconds, choice.extra_s)

@@ -2,10 +2,10 @@ import dataclasses
 import random
 
 import budget_problems
+import budget_validate
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from jaxmem.budget import validate
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile, Transfer
 from jaxmem.rewrite.edits import Edits, Offload, Recompute, Value
@@ -16,13 +16,13 @@ class ProfileTest(parameterized.TestCase):
     # a0 a1 | g1 reads a1, g0 reads g1 and a0. All have 10 bytes.
     profile = Profile(budget_problems.chain(2))
     # s0: a0. s1: a0 a1. s2: a0 a1 g1. s3: a0 g1 g0.
-    self.assertEqual(profile.live.tolist(), [10, 20, 30, 30])
+    self.assertEqual(profile.memory.live.tolist(), [10, 20, 30, 30])
     profile.add(0, 3)
     # s2 without a0; the run before s3 holds g1 and a0.
-    self.assertEqual(profile.live.tolist(), [10, 20, 20, 20, 30])
+    self.assertEqual(profile.memory.live.tolist(), [10, 20, 20, 20, 30])
     self.assertEqual(profile.seconds, 1.0)
     profile.remove(0, 3)
-    self.assertEqual(profile.live.tolist(), [10, 20, 30, 30])
+    self.assertEqual(profile.memory.live.tolist(), [10, 20, 30, 30])
     self.assertEqual(profile.seconds, 0.0)
 
   def test_a_run_reads_the_run_before_it(self):
@@ -31,7 +31,9 @@ class ProfileTest(parameterized.TestCase):
     profile = Profile(budget_problems.chain(3), [(0, 4), (1, 4)])
     # s0: a0. s1: a0 a1. s2: a1 a2. s3: a2 g2. run a0: g2 a0. run a1: g2 a0 a1.
     # s4: g2 a0 a1 g1. s5: a0 g1 g0.
-    self.assertEqual(profile.live.tolist(), [10, 20, 20, 20, 20, 30, 40, 30])
+    self.assertEqual(
+      profile.memory.live.tolist(), [10, 20, 20, 20, 20, 30, 40, 30]
+    )
 
   def test_an_output_that_nobody_reads_is_dropped(self):
     problem = BudgetProblem(
@@ -52,8 +54,10 @@ class ProfileTest(parameterized.TestCase):
         ),
       ),
     )
-    self.assertEqual(Profile(problem).live.tolist(), [12, 12, 7])
-    self.assertEqual(Profile(problem, [(0, 2)]).live.tolist(), [5, 5, 7, 7])
+    self.assertEqual(Profile(problem).memory.live.tolist(), [12, 12, 7])
+    self.assertEqual(
+      Profile(problem, [(0, 2)]).memory.live.tolist(), [5, 5, 7, 7]
+    )
 
   def test_sharing_follows_the_version_that_dies(self):
     # b may lie on a if a dies at step 1; step 2 reads a, too.
@@ -77,8 +81,10 @@ class ProfileTest(parameterized.TestCase):
         ),
       ),
     )
-    self.assertEqual(Profile(problem).live.tolist(), [5, 10, 10])
-    self.assertEqual(Profile(problem, [(0, 2)]).live.tolist(), [5, 5, 10, 10])
+    self.assertEqual(Profile(problem).memory.live.tolist(), [5, 10, 10])
+    self.assertEqual(
+      Profile(problem, [(0, 2)]).memory.live.tolist(), [5, 5, 10, 10]
+    )
 
   def test_refuses_runs_after_an_overwrite(self):
     problem = budget_problems.chain(2)
@@ -110,20 +116,20 @@ class ProfileTest(parameterized.TestCase):
       else:
         profile.add(*event)
       edits = Edits(recomputes=problem.as_edits(profile.events))
-      seen = validate.check(problem, edits)
+      seen = budget_validate.check(problem, edits)
       self.assertEmpty(seen.faults)
-      np.testing.assert_array_equal(profile.live, seen.live_bytes)
+      np.testing.assert_array_equal(profile.memory.live, seen.live_bytes)
       self.assertAlmostEqual(profile.seconds, seen.seconds)
 
   def test_transfer_by_hand(self):
     # a0 leaves until the end of s1 and comes back from s3 on.
     profile = Profile(budget_problems.chain(2))
     profile.move(Transfer(value=0, store_done=2, fetch_start=3, fetch_done=3))
-    self.assertEqual(profile.live.tolist(), [10, 20, 20, 30])
+    self.assertEqual(profile.memory.live.tolist(), [10, 20, 20, 30])
     profile.unmove(0)
     # In flight until after s2: no byte is saved.
     profile.move(Transfer(value=0, store_done=3, fetch_start=3, fetch_done=3))
-    self.assertEqual(profile.live.tolist(), [10, 20, 30, 30])
+    self.assertEqual(profile.memory.live.tolist(), [10, 20, 30, 30])
 
   @parameterized.parameters(range(20))
   def test_transfers_and_runs_are_those_of_the_simulation(self, seed):
@@ -172,9 +178,9 @@ class ProfileTest(parameterized.TestCase):
     edits = Edits(
       recomputes=problem.as_edits(profile.events), offloads=tuple(offloads)
     )
-    seen = validate.check(problem, edits)
+    seen = budget_validate.check(problem, edits)
     self.assertEmpty(seen.faults)
-    np.testing.assert_array_equal(profile.live, seen.live_bytes)
+    np.testing.assert_array_equal(profile.memory.live, seen.live_bytes)
 
 
 class ValidateTest(absltest.TestCase):
@@ -198,7 +204,9 @@ class ValidateTest(absltest.TestCase):
       )
       for instruction, before in runs
     )
-    return validate.check(self.problem, Edits(recomputes=recomputes), limit)
+    return budget_validate.check(
+      self.problem, Edits(recomputes=recomputes), limit
+    )
 
   def test_accepts_a_right_plan(self):
     seen = self._check((101, 104), limit=30)
@@ -244,7 +252,9 @@ class ValidateTest(absltest.TestCase):
         fetch_start=times[1],
         fetch_done=times[2],
       )
-      return " ".join(validate.check(problem, Edits(offloads=(move,))).faults)
+      return " ".join(
+        budget_validate.check(problem, Edits(offloads=(move,))).faults
+      )
 
     self.assertEqual(check(102, 103, 104), "")
     self.assertRegex(check(105, 105, 105), "still being stored")

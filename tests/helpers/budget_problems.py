@@ -4,7 +4,8 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from jaxmem.budget import validate
+import budget_validate
+
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Event
 from jaxmem.rewrite.edits import Edits, Value
@@ -175,7 +176,7 @@ def all_plans(
   for count in range(min(most_events, len(events)) + 1):
     for chosen in itertools.combinations(events, count):
       edits = Edits(recomputes=problem.as_edits(chosen))
-      seen = validate.check(problem, edits)
+      seen = budget_validate.check(problem, edits)
       if not seen.faults:
         plans.append((seen.peak_bytes, seen.seconds, chosen))
   return plans

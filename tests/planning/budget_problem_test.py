@@ -1,5 +1,6 @@
 """Choices for real modules: what is predicted is what assignment makes."""
 
+import budget_validate
 import edited_modules
 import numpy as np
 import record_modules
@@ -8,14 +9,15 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import cost
-from jaxmem.budget import validate
 from jaxmem.budget.chooser import Chooser
+from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.profile import Profile
 from jaxmem.graph import liveness
-from jaxmem.graph.hlo_graph import CalleePeak, Sharing, from_hlo
+from jaxmem.graph.callee_peaks import callee_peaks
+from jaxmem.graph.hlo_graph import Sharing, from_hlo
 from jaxmem.planning.budget_problem import from_module
-from jaxmem.rewrite import apply_edits
+from jaxmem.rewrite import apply_edits, recomputable
 from jaxmem.rewrite.edits import Edits, Recompute, Value
 
 _NAMES = (
@@ -38,17 +40,11 @@ def _build(name, slots, sharing: Sharing = "heap"):
 
 def _build_from(model, slots, sharing: Sharing = "heap"):
   module = model.module
-  callees: dict[int, CalleePeak] = {}
-  for computation in module.computations:
-    if computation in model.analysis.dataflow.computations:
-      entry = from_hlo(model, computation, callees, "any")
-      peak = liveness.peak_bytes(entry.graph, range(entry.graph.num_nodes))
-      callees[computation.id] = CalleePeak(max(0, peak - entry.owned_bytes), 0)
+  entry = from_hlo(model, module.entry, callee_peaks(model), "any")
   costs = cost.instruction_costs(module, _RATES)
   problem = from_module(
-    model,
+    recomputable(module, model.analysis),
     entry,
-    range(entry.graph.num_nodes),
     {i: c.seconds for i, c in costs.items()},
     slots,
     sharing,
@@ -62,7 +58,7 @@ class FromModuleTest(parameterized.TestCase):
     _, _, entry, problem = _build(name, "free", "any")
     order = range(entry.graph.num_nodes)
     np.testing.assert_array_equal(
-      Profile(problem).live, liveness.live_bytes(entry.graph, order)
+      Profile(problem).memory.live, liveness.live_bytes(entry.graph, order)
     )
 
   @parameterized.parameters(*_NAMES)
@@ -127,12 +123,13 @@ class FromModuleTest(parameterized.TestCase):
         to_host_bytes_per_s=_RATES.to_host_bytes_per_s,
         from_host_bytes_per_s=_RATES.from_host_bytes_per_s,
       )
-    chooser = Chooser(problem, "fast", rates)
+    chooser = Chooser(Start(problem), "fast", rates)
     unedited = Profile(problem).peak_bytes
     smallest = chooser.smallest().peak_bytes
     limit = max(int(unedited * part), smallest)
-    choice = chooser.choose(limit)
-    self.assertEmpty(validate.check(problem, choice.edits, limit).faults)
+    choice = chooser.search(limit, chooser.gather(limit))
+    assert choice is not None
+    self.assertEmpty(budget_validate.check(problem, choice.edits, limit).faults)
     if limit < unedited:
       self.assertTrue(choice.edits)
     edited = apply_edits(module, choice.edits, recorded.platform)

@@ -16,7 +16,7 @@ from jaxmem.budget.profile import Profile
 from jaxmem.graph.hlo_graph import from_hlo
 from jaxmem.planning.budget_problem import from_module
 from jaxmem.planning.fit import LimitPlanner
-from jaxmem.rewrite import apply_edits
+from jaxmem.rewrite import apply_edits, recomputable
 from jaxmem.rewrite.edits import Edits, Recompute, Value
 
 _RATES = cost.DATA_SHEETS["h200"]
@@ -107,8 +107,8 @@ class MovedTest(absltest.TestCase):
     self.assertLess(moved, 5 << 20)
     model = AssignmentModel(module, "cuda")
     entry = from_hlo(model, module.entry)
-    order = range(entry.graph.num_nodes)
-    problem = from_module(model, entry, order, {}, "occupied")
+    rules = recomputable(module, model.analysis)
+    problem = from_module(rules, entry, {}, "occupied")
     bound = lower_bound.unavoidable_bytes(problem)
     self.assertLessEqual(bound.num_bytes, moved)
     self.assertGreaterEqual(bound.num_bytes, 4 << 20)

@@ -4,6 +4,7 @@ import functools
 from unittest import mock
 
 import budget_problems
+import budget_validate
 import jax
 import jax.numpy as jnp
 import record_modules
@@ -11,11 +12,11 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import Options, cost, targets
-from jaxmem.budget import validate, window_bound
+from jaxmem.budget import lower_bound
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile
 from jaxmem.planning import refine
-from jaxmem.planning.candidate import LAST_VIEWS, VIEWS
+from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.rewrite.edits import Edits, Value
 
@@ -59,8 +60,17 @@ def _bound(base, room):
   for view in VIEWS:
     problem = base.problem(view)
     limit = room + problem.slot_bytes
-    found.append(window_bound.seconds(problem, limit))
+    found.append(lower_bound.seconds(problem, limit))
   return min(found)
+
+
+def _aim(view, room_bytes, live_limit_bytes):
+  return Aim(
+    view=view,
+    room_bytes=room_bytes,
+    live_limit_bytes=live_limit_bytes,
+    with_link=False,
+  )
 
 
 class RealStepTest(parameterized.TestCase):
@@ -82,7 +92,8 @@ class RealStepTest(parameterized.TestCase):
     self.assertLessEqual(plan.extra_s, 1.1 * bound)
     self.assertLess(plan.first_s, plan.seconds)
     # Nothing is gained by temporaries that are more than what is live.
-    choice = planner._planned.chooser(VIEWS[1], "fast", False).find(room)
+    chooser = planner._planned.chooser(VIEWS[1], "fast", False)
+    choice = chooser.search(room, chooser.gather(room))
     assert choice is not None
     self.assertLessEqual(choice.extra_s, 1.1 * bound)
     self.assertGreaterEqual(choice.extra_s, bound - 1e-9)
@@ -94,9 +105,10 @@ class RealStepTest(parameterized.TestCase):
       limit = int(fraction * self.xla_bytes)
       choice = chooser.sketch(limit)
       # More than no room: what is live there says so without a prediction.
-      live = base.fit(VIEWS[0], False, limit, choice, room=0).temp_bytes
-      predicted = base.fit(VIEWS[0], False, limit, choice, room=limit * 2)
-      self.assertEqual(predicted.temp_bytes, base.price(choice.edits))
+      live = base.fit(_aim(VIEWS[0], 0, limit), choice).temp_bytes
+      predicted = base.fit(_aim(VIEWS[0], limit * 2, limit), choice)
+      edited = AssignmentModel(base.edited(choice.edits), "cpu")
+      self.assertEqual(predicted.temp_bytes, edited.temp_bytes())
       self.assertLessEqual(live, predicted.temp_bytes)
       self.assertGreater(live, 0.9 * predicted.temp_bytes)
 
@@ -104,24 +116,25 @@ class RealStepTest(parameterized.TestCase):
     base = _planner()._planned
     room = int(0.5 * self.xla_bytes)
     # A sketch that begins far too low costs more than it has to.
-    sketch = base.sketch(VIEWS[0], room, int(0.9 * room), 1.0, False)
+    sketch = base.sketch(_aim(VIEWS[0], room, int(0.9 * room)), 1.0)
     assert sketch is not None
-    found = refine.refine(sketch, "fast", room)
+    found = refine.refine(sketch, "fast")
     self.assertLessEqual(found.temp_bytes, room)
     self.assertLess(found.extra_s, 0.95 * sketch.extra_s)
-    self.assertEqual(found.temp_bytes, base.price(found.edits))
+    edited = AssignmentModel(base.edited(found.edits), "cpu")
+    self.assertEqual(found.temp_bytes, edited.temp_bytes())
 
   def test_what_is_missed_in_one_view_is_not_looked_for_in_a_like_one(self):
     options = Options(effort="fast")
     base = LimitPlanner(_module(), "cpu", options, _RATES)._planned
     room = int(0.05 * self.xla_bytes)
-    self.assertIsNone(base.sketch(VIEWS[0], room, room, 1.0, False))
+    self.assertIsNone(base.sketch(_aim(VIEWS[0], room, room), 1.0))
     with mock.patch.object(base, "chooser") as chooser:
-      self.assertIsNone(base.sketch(LAST_VIEWS[0], room, room, 1.0, False))
+      self.assertIsNone(base.sketch(_aim(LAST_VIEWS[0], room, room), 1.0))
       chooser.assert_not_called()
     # With more room the miss says nothing.
     room = self.xla_bytes // 2
-    self.assertIsNotNone(base.sketch(LAST_VIEWS[0], room, room, 1.0, False))
+    self.assertIsNotNone(base.sketch(_aim(LAST_VIEWS[0], room, room), 1.0))
 
 
 def _constant_first():
@@ -160,13 +173,17 @@ class RunOrderTest(absltest.TestCase):
     # Before d, the first that reads it, but after b and c.
     self.assertEqual(problem.run_order, (1, 2, 0, 3))
     profile = Profile(problem, [(0, 6), (1, 6), (2, 6)])
-    runs = [profile.run_key(unit, 6) for unit in (0, 1, 2)]
-    live = dict(zip(profile.keys, profile.live.tolist(), strict=True))
+    runs = [profile.line.run_key(unit, 6) for unit in (0, 1, 2)]
+    live = dict(
+      zip(profile.memory.keys, profile.memory.live.tolist(), strict=True)
+    )
     # b; b and c; c and the constant. In the order of numbers, 30 with c.
     self.assertEqual([live[runs[n]] for n in (1, 2, 0)], [10, 20, 20])
     made = problem.as_edits(profile.events)
     self.assertEqual([e.value.instruction for e in made], [1, 2, 0])
-    seen = validate.check(problem, Edits(recomputes=made), profile.peak_bytes)
+    seen = budget_validate.check(
+      problem, Edits(recomputes=made), profile.peak_bytes
+    )
     self.assertEmpty(seen.faults)
     self.assertEqual(seen.peak_bytes, profile.peak_bytes)
 

@@ -23,8 +23,8 @@ from jaxmem.rewrite import (
   RecomputeError,
   RecomputeRules,
   apply_edits,
-  edit_schedule,
   recomputable,
+  recompute_rules,
 )
 from jaxmem.rewrite.edits import Edits, Offload, Recompute, Value
 from jaxmem.rewrite.recompute_rules import named_value
@@ -224,7 +224,7 @@ class TinyTest(parameterized.TestCase):
       with self.assertRaisesRegex(RecomputeError, "already written over"):
         apply_edits(module, edits, "cuda")
       with mock.patch.object(
-        edit_schedule, "find_overwriters", return_value={}
+        recompute_rules, "find_overwriters", return_value={}
       ):
         forced = apply_edits(module, edits, "cuda")
       self.assertNotEmpty(_replayed(forced)[1])
@@ -248,9 +248,9 @@ def _random_moves(
       if use.instruction.id in times and use.instruction.opcode not in RENAMES
     }
     touched = sorted({times[found.instruction], *uses})
-    limit = rules.overwriters.get(found)
+    limit = rules.overwriters.get(value)
     for start, end in itertools.pairwise(touched):
-      is_whole = limit is None or times[limit] >= touched[-1]
+      is_whole = limit is None or times[limit.id] >= touched[-1]
       if end - start > 8 and value.size_bytes > 256 and is_whole:
         gaps.append((found, start, end))
   chosen: dict[Value, Offload] = {}

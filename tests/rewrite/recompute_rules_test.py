@@ -22,8 +22,8 @@ from tiny_hlo import f32, named, tuple_of
 from jaxmem.rewrite import (
   RecomputeError,
   apply_edits,
-  edit_schedule,
   recomputable,
+  recompute_rules,
 )
 from jaxmem.rewrite.edits import Edits, Recompute, Value
 
@@ -194,7 +194,9 @@ class OverwrittenTest(parameterized.TestCase):
     with self.assertRaisesRegex(RecomputeError, message):
       apply_edits(module, edits)
     # Forced, the edit gives a program that reads what is not there any more.
-    with mock.patch.object(edit_schedule, "find_overwriters", return_value={}):
+    with mock.patch.object(
+      recompute_rules, "find_overwriters", return_value={}
+    ):
       forced = apply_edits(module, edits)
     assignment = AssignmentModel(forced, "cpu").assign()
     report = replay.check_assignment(forced, assignment.to_proto(), "cpu")
@@ -228,15 +230,22 @@ class OverwrittenTest(parameterized.TestCase):
     module = _donated()
     rules = recomputable(module)
     self.assertEqual(
-      rules.overwriters,
-      {value_of(module, "x"): named(module, "new").id},
+      _overwriters(rules), {value_of(module, "x"): named(module, "new")}
     )
     module = _updated()
     rules = recomputable(module)
     self.assertEqual(
-      rules.overwriters,
-      {value_of(module, "old"): named(module, "update").id},
+      _overwriters(rules), {value_of(module, "old"): named(module, "update")}
     )
+
+
+def _overwriters(rules):
+  """The writers over values that edits can name."""
+  return {
+    recompute_rules.named_value(rules.module, value): writer
+    for value, writer in rules.overwriters.items()
+    if recompute_rules.named_value(rules.module, value) is not None
+  }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""What a search for edits aims at: how bytes are counted, and how many fit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxmem.graph import Sharing
+from jaxmem.planning.budget_problem import Slots
+
+# How donated memory counts, and what may share memory.
+View = tuple[Slots, Sharing]
+# These are nearer to what XLA does.
+VIEWS: tuple[View, ...] = (("occupied", "heap"), ("free", "heap"))
+# These sometimes find a plan that XLA packs more tightly.
+LAST_VIEWS: tuple[View, ...] = (("occupied", "any"), ("free", "any"))
+# No predicted temporaries are fewer than what is live in this view.
+LOWEST_VIEW: View = ("free", "any")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+  """What edits are chosen for.
+
+  Attributes:
+    view: In the light of which bytes count as live.
+    room_bytes: Most bytes of predicted temporaries.
+    live_limit_bytes: Most bytes live in that view, which the choice is told.
+    with_link: Whether values may go to the host, if there is a link.
+  """
+
+  view: View
+  room_bytes: int
+  live_limit_bytes: int
+  with_link: bool

@@ -1,0 +1,322 @@
+"""One order of a module, and edits of it that fit a number of bytes.
+
+The choice knows live bytes. What XLA's buffer assignment makes of them is
+predicted for every edited module, and the limit of live bytes is moved until
+that fits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+from jaxmem_hlo.module import Module
+
+from jaxmem import cost
+from jaxmem.budget import (
+  BudgetProblem,
+  Choice,
+  Chooser,
+  Effort,
+  Event,
+  OffloadRates,
+  Start,
+  lower_bound,
+)
+from jaxmem.cost import has_transfers
+from jaxmem.errors import NeededBuffer
+from jaxmem.graph import callee_peaks, from_hlo
+from jaxmem.planning.aim import LAST_VIEWS, LOWEST_VIEW, VIEWS, Aim, View
+from jaxmem.planning.budget_problem import from_module
+from jaxmem.planning.candidate_tuning import TUNING
+from jaxmem.planning.decision import ModulePlan
+from jaxmem.planning.edit_predictor import EditPredictor
+from jaxmem.rewrite import Edits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fit:
+  """Edits of an ordered module, and what they lead to.
+
+  Attributes:
+    base: The ordered module.
+    aim: What they were chosen for.
+    edits: The edits.
+    events: What runs again, as (unit, step before which it runs).
+    live_bytes: What is live with them, in the aim's view.
+    temp_bytes: Predicted temporaries.
+    extra_s: Estimated seconds that they add.
+  """
+
+  base: OrderedModule
+  aim: Aim
+  edits: Edits
+  events: tuple[Event, ...]
+  live_bytes: int
+  temp_bytes: int
+  extra_s: float
+
+  def lower_limit(self) -> int:
+    """Returns a lower limit of live bytes, if this does not fit the room."""
+    limit = self.aim.live_limit_bytes
+    lower = int(min(limit, self.live_bytes) * TUNING.least_lowering)
+    return max(0, min(limit - (self.temp_bytes - self.aim.room_bytes), lower))
+
+
+class OrderedModule:
+  """One order of a module that edits can be made on.
+
+  Args:
+    module: The module.
+    decided: The order, and which copies are removed.
+    rates: Of the device.
+    may_offload: Whether edits may move values to the host.
+
+  Attributes:
+    decided: The order, and which copies are removed.
+    fixed_bytes: Bytes of arguments and outputs.
+    step_s: Estimated seconds of the step without edits.
+  """
+
+  def __init__(
+    self,
+    module: Module,
+    decided: ModulePlan,
+    rates: cost.Rates,
+    may_offload: bool,
+  ):
+    self.decided = decided
+    module = decided.apply(module)
+    # Where the step copies of its own accord, the link is busy.
+    may_use_link = may_offload and not has_transfers(module)
+    self._link = _link(rates) if may_use_link else None
+    self._move_s = 2 * rates.launch_s
+    self._predictor = EditPredictor(module, decided.platform)
+    self.fixed_bytes = self._predictor.fixed_bytes
+    costs = cost.instruction_costs(module, rates)
+    self._seconds = {key: c.seconds for key, c in costs.items()}
+    model = self._predictor.model
+    self._entry = from_hlo(
+      model, module.entry, callee_peaks(model), sharing="any"
+    )
+    self.step_s = sum(
+      self._seconds.get(i.id, 0.0) for i in self._entry.instructions
+    )
+    self._starts: dict[View, Start] = {}
+    self._choosers: dict[tuple[View, Effort, bool], Chooser] = {}
+    # By room, the lowest choices that searches made which did not fit.
+    self._misses: dict[int, list[Choice]] = {}
+
+  @property
+  def num_steps(self) -> int:
+    """Length of the order."""
+    return self._entry.graph.num_nodes
+
+  @property
+  def has_link(self) -> bool:
+    """Whether values may go to the host."""
+    return self._link is not None
+
+  # Views.
+
+  def problem(self, view: View) -> BudgetProblem:
+    """Returns the choice to be made, in the light of a view."""
+    return self._start(view).problem
+
+  def _start(self, view: View) -> Start:
+    if view not in self._starts:
+      rules = self._predictor.rules
+      slots, sharing = view
+      self._starts[view] = Start(
+        from_module(
+          rules, self._entry, self._seconds, slots, sharing, self._move_s
+        )
+      )
+    return self._starts[view]
+
+  def chooser(self, view: View, effort: Effort, with_link: bool) -> Chooser:
+    """Chooses in the light of a view, and remembers what it found."""
+    key = view, effort, with_link
+    if key not in self._choosers:
+      link = self._link if with_link else None
+      self._choosers[key] = Chooser(self._start(view), effort, link)
+    return self._choosers[key]
+
+  def _live_bytes(self, events: Sequence[Event], view: View) -> int:
+    """Returns the live bytes with some events in the light of any view."""
+    profile = self._start(view).profile()
+    for event in events:
+      profile.add(*event)
+    return profile.peak_bytes - profile.problem.slot_bytes
+
+  # Bounds.
+
+  @functools.cached_property
+  def bound(self) -> lower_bound.ByteBound:
+    """Bytes of temporaries that no edits go below."""
+    problem = self.problem(LOWEST_VIEW)
+    found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
+    num_bytes = max(0, found.num_bytes - problem.slot_bytes)
+    return dataclasses.replace(found, num_bytes=num_bytes)
+
+  def least_seconds(self, room_bytes: int) -> float:
+    """Bounds the seconds that recomputes for a number of temporaries add."""
+    problem = self.problem(LOWEST_VIEW)
+    return lower_bound.seconds(problem, room_bytes + problem.slot_bytes)
+
+  def needed(self, values: Sequence[int]) -> Iterator[NeededBuffer]:
+    """Describes values."""
+    for value in values:
+      buffer = self._entry.graph.buffers[value]
+      yield NeededBuffer(
+        name=buffer.name, size_bytes=buffer.size_bytes, source=buffer.source
+      )
+
+  # Edits.
+
+  def edited(self, edits: Edits) -> Module:
+    """Returns the module with edits."""
+    return self._predictor.edited(edits)
+
+  def unedited(self) -> Fit:
+    """Returns the program as it is."""
+    temp_bytes = self._predictor.temp_bytes
+    return Fit(
+      base=self,
+      aim=_exact_aim(VIEWS[0], temp_bytes, with_link=False),
+      edits=Edits(),
+      events=(),
+      live_bytes=temp_bytes,
+      temp_bytes=temp_bytes,
+      extra_s=0.0,
+    )
+
+  def smallest(self, view: View) -> Fit:
+    """Returns the smallest program that can be found."""
+    choice = self.chooser(view, "fast", True).smallest()
+    aim = _exact_aim(view, choice.peak_bytes, with_link=True)
+    return self._fit(aim, choice, self._predictor.predict(choice.edits))
+
+  def estimate(self, view: View, live_limit_bytes: int) -> float:
+    """Estimates the seconds that edits for a limit of live bytes add.
+
+    Args:
+      view: In the light of which to choose.
+      live_limit_bytes: The limit.
+
+    Returns:
+      Seconds of the first choice of a sketch; infinity if it does not fit.
+    """
+    choice = self.chooser(view, "fast", False).sketch(live_limit_bytes)
+    return choice.extra_s if choice.peak_bytes <= live_limit_bytes else math.inf
+
+  def sketch(self, aim: Aim, worse_s: float) -> Fit | None:
+    """Lowers the limit of live bytes until predicted temporaries fit.
+
+    Args:
+      aim: What to choose for; its limit of live bytes is where to begin.
+      worse_s: Seconds that make a fit useless.
+
+    Returns:
+      The first fit, or None if there is none or it is useless.
+    """
+    if not aim.with_link and self._is_missed(aim):
+      return None
+    chooser = self.chooser(aim.view, "fast", aim.with_link)
+    for attempt in range(TUNING.most_sketches):
+      limit = aim.live_limit_bytes
+      choice = chooser.sketch(limit)
+      if choice.extra_s >= worse_s:
+        return None
+      if choice.peak_bytes > max(aim.room_bytes, limit):
+        if not aim.with_link:
+          self._misses.setdefault(aim.room_bytes, []).append(choice)
+        return None
+      fit = self.fit(aim, choice)
+      if fit.temp_bytes <= aim.room_bytes:
+        return fit
+      if aim.view not in LAST_VIEWS and choice.peak_bytes > limit:
+        return None
+      aim = dataclasses.replace(aim, live_limit_bytes=_next_limit(fit, attempt))
+    return None
+
+  def _is_missed(self, aim: Aim) -> bool:
+    """Whether a search will hardly get lower than an earlier one."""
+    missed_bytes = TUNING.sure_miss * aim.room_bytes
+    return any(
+      self._live_bytes(choice.events, aim.view)
+      >= max(choice.peak_bytes, missed_bytes)
+      for choice in self._misses.get(aim.room_bytes, ())
+    )
+
+  def moved_limit(self, fit: Fit, view: View) -> int:
+    """Returns where to begin in another view, given a fit in one.
+
+    With that limit of live bytes the edits of the fit still come into question,
+    and if XLA packs others as it does these, they fit the same room as well.
+
+    Args:
+      fit: A fit without moves to the host.
+      view: The other view.
+    """
+    slack = fit.aim.room_bytes - fit.temp_bytes
+    return self._live_bytes(fit.events, view) + slack
+
+  def fit(self, aim: Aim, choice: Choice) -> Fit:
+    """Finds out what a choice leads to.
+
+    Args:
+      aim: What it was made for. Temporaries above its room are not predicted
+        exactly where they are sure to be more.
+      choice: The choice.
+    """
+    temp_bytes = 0
+    if not choice.edits.offloads:
+      temp_bytes = self._live_bytes(choice.events, LOWEST_VIEW)
+    if temp_bytes <= aim.room_bytes:
+      temp_bytes = self._predictor.predict(choice.edits)
+    return self._fit(aim, choice, temp_bytes)
+
+  def _fit(self, aim: Aim, choice: Choice, temp_bytes: int) -> Fit:
+    return Fit(
+      base=self,
+      aim=aim,
+      edits=choice.edits,
+      events=choice.events,
+      live_bytes=choice.peak_bytes,
+      temp_bytes=temp_bytes,
+      extra_s=choice.extra_s,
+    )
+
+
+def _exact_aim(view: View, num_bytes: int, with_link: bool) -> Aim:
+  """Returns the aim of what takes a number of bytes and is not told to."""
+  return Aim(
+    view=view,
+    room_bytes=num_bytes,
+    live_limit_bytes=num_bytes,
+    with_link=with_link,
+  )
+
+
+def _next_limit(fit: Fit, attempt: int) -> int:
+  """Returns a lower limit of live bytes after a sketch that does not fit."""
+  limit = fit.aim.live_limit_bytes
+  if fit.aim.view in LAST_VIEWS:
+    return int(limit * TUNING.lucky_lowering)
+  # What is packed badly may shrink by much or by nothing.
+  least, most = (limit * s * 2**attempt for s in TUNING.first_lowering)
+  lower = max(fit.lower_limit(), limit - int(most))
+  return max(0, min(lower, limit - int(least)))
+
+
+def _link(rates: cost.Rates) -> OffloadRates | None:
+  """Returns the rates of the link to the host, if the device has one."""
+  if not rates.to_host_bytes_per_s or not rates.from_host_bytes_per_s:
+    return None
+  return OffloadRates(
+    to_host_bytes_per_s=rates.link_efficiency * rates.to_host_bytes_per_s,
+    from_host_bytes_per_s=rates.link_efficiency * rates.from_host_bytes_per_s,
+  )
