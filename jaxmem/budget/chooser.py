@@ -65,11 +65,12 @@ class Chooser:
     self._floor_bytes = lower_bound.unavoidable_bytes(
       problem, with_host=rates is not None
     ).num_bytes
-    # Every possible event of a small problem, None of a larger one.
+    # A small problem is chosen from all its possible events at once; None says
+    # that this one is larger.
     self._every_event = pools.all_events(
       problem, TUNING.most_events_of_small_problem
     )
-    # What searches found, by what goes to the host.
+    # The plans that searches found, under what goes to the host in them.
     self._known: dict[tuple[Transfer, ...], list[Profile]] = {}
     self._sketches: dict[int, Choice] = {}
     self._smallest: Profile | None = None
@@ -155,10 +156,10 @@ class Chooser:
     best = _cheapest(pool.best(limit), *fitting)
     if best is not None and best.seconds == 0.0:
       return best
-    result = exact.choose_from_pool(
+    found = exact.choose_from_pool(
       self.problem, limit, events, work, best, pool.start.transfers
     )
-    return _cheapest(result.profile, best)
+    return _cheapest(found, best)
 
   def _choose_moved(self, limit: int) -> greedy.Start:
     """Finds out, with one greedy run each, how many values should move."""
@@ -186,8 +187,8 @@ class Chooser:
     best = pools.sketch(self._start, floor)
     if best.peak_bytes > floor:
       work = self._work.whole_solver_work
-      result = exact.smallest_from_pool(self.problem, floor, events, work, best)
-      best = result.profile or best
+      found = exact.smallest_from_pool(self.problem, floor, events, work, best)
+      best = found or best
     best = self._find(best.peak_bytes) or best
     if self._rates is None:
       return best
@@ -196,7 +197,8 @@ class Chooser:
   def _find(self, limit: int) -> Profile | None:
     """Finds a cheap plan for a limit, with moves to the host and without."""
     starts = dict.fromkeys((self._choose_moved(limit), self._start))
-    # Copies take memory while they are under way, so that none may be better.
+    # Copies take memory while they are under way, so that a plan without any
+    # may be the better one.
     found = [
       self._choose_from(
         pools.gather(start, limit, self._work.num_greedy_runs), limit

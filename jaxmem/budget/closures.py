@@ -11,10 +11,12 @@ from typing import NamedTuple
 from jaxmem.budget.profile import Event, Profile
 from jaxmem.budget.tuning import TUNING
 
+_TUNING = TUNING.greedy
+
 # The height of a closure that the depth cut short is more than any depth.
 _CUT = 1 << 30
 
-# (value, from key, to key): how much longer a value is kept.
+# A value that is kept longer: (value, from key, to key).
 Extension = tuple[int, int, int]
 
 
@@ -119,7 +121,7 @@ class Closures:
           for extension in found.closure.extensions:
             if extension not in extensions:
               kept += self._sizes[extension[0]]
-          if kept < TUNING.again_over_kept * self._sizes[value]:
+          if kept < _TUNING.again_over_kept * self._sizes[value]:
             events.update(dict.fromkeys(found.closure.events))
             extensions.update(dict.fromkeys(found.closure.extensions))
             continue

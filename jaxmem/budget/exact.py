@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import bisect
 import collections
-import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -49,19 +48,6 @@ _NUM_COST_STEPS = 1_000_000
 _Literal = Any
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ExactResult:
-  """The best plan from a pool.
-
-  Attributes:
-    profile: The plan; None if there is none, or none was found.
-    status: Of the search. "optimal" and "infeasible" are about the pool.
-  """
-
-  profile: Profile | None
-  status: cpsat.CpStatus
-
-
 def choose_from_pool(
   problem: BudgetProblem,
   limit_bytes: int,
@@ -69,7 +55,7 @@ def choose_from_pool(
   work: float,
   hint: Profile | None = None,
   transfers: Sequence[Transfer] = (),
-) -> ExactResult:
+) -> Profile | None:
   """Finds the cheapest plan that fits, with events of a pool only.
 
   Args:
@@ -79,6 +65,9 @@ def choose_from_pool(
     work: CP-SAT's deterministic time, roughly seconds.
     hint: A plan to start from.
     transfers: What goes to the host and back in every plan.
+
+  Returns:
+    The plan; None if there is none, or none was found.
   """
   return _Program(problem, limit_bytes, pool, transfers).solve(work, hint)
 
@@ -89,7 +78,7 @@ def smallest_from_pool(
   pool: Sequence[Event],
   work: float,
   hint: Profile,
-) -> ExactResult:
+) -> Profile | None:
   """Finds the plan with the lowest peak, with events of a pool only.
 
   Args:
@@ -100,7 +89,7 @@ def smallest_from_pool(
     hint: A plan; the result's peak is no higher.
 
   Returns:
-    The plan, and whether it is the smallest; what it costs is not looked at.
+    The plan, whatever it costs; None if none was found.
   """
   limit = hint.peak_bytes
   program = _Program(problem, limit, pool, floor_bytes=floor_bytes)
@@ -119,7 +108,8 @@ class _Program:
     self._points = PoolPoints(problem, pool, transfers)
     self._limit = limit_bytes
     self._model = cp_model.CpModel()
-    # R; what comes back from the host is made by one that always happens.
+    # R[e]; the last one stands for copies back from the host, which always
+    # happen.
     self._runs: list[_Literal] = [
       *(self._model.new_bool_var("") for _ in self._points.events),
       True,
@@ -131,7 +121,7 @@ class _Program:
     if floor_bytes is not None:
       lowest, unit = floor_bytes // self._byte_unit, self._byte_unit
       self._peak = self._model.new_int_var(lowest, -(-limit_bytes // unit), "")
-    # S: for each value, a literal for each interval between its points.
+    # S[v, j]: each value has a literal for each interval between its points.
     self._kept: dict[int, list[_Literal]] = {}
     for value, points in self._points.of_value.items():
       self._kept[value] = self._new_intervals(points)
@@ -139,7 +129,7 @@ class _Program:
     self._add_rows()
     self._add_objective()
 
-  def solve(self, work: float, hint: Profile | None) -> ExactResult:
+  def solve(self, work: float, hint: Profile | None) -> Profile | None:
     """Runs CP-SAT; see `choose_from_pool`."""
     if hint is not None:
       self._add_hint(hint)
@@ -147,15 +137,13 @@ class _Program:
     # The relaxation is nearly integral once it knows the clauses, too.
     solver.parameters.linearization_level = 2
     status = cpsat.solve(solver, self._model)
-    profile = None
-    if status not in ("infeasible", "unknown"):
-      chosen = [e for e, run in self._choices() if solver.boolean_value(run)]
-      empty = self._points.empty
-      profile = Profile(empty.problem, chosen, empty.transfers.values())
-      greedy.clean(profile)
-      if profile.peak_bytes > self._limit:
-        profile = None
-    return ExactResult(profile=profile, status=status)
+    if status in ("infeasible", "unknown"):
+      return None
+    chosen = [e for e, run in self._choices() if solver.boolean_value(run)]
+    empty = self._points.empty
+    profile = Profile(empty.problem, chosen, empty.transfers.values())
+    greedy.clean(profile)
+    return profile if profile.peak_bytes <= self._limit else None
 
   def _choices(self) -> Iterator[tuple[Event, _Literal]]:
     """Yields the events that may happen, each with its R."""
@@ -304,7 +292,7 @@ class _Program:
     """Whether the version that is read at a key is not kept any longer."""
     points = self._points.of_value.get(value)
     if points is None:
-      uses = self._points.empty.uses(value)
+      uses = self._points.empty.uses[value]
       return bool(uses) and uses[-1] == key
     j = bisect.bisect_left(points.keys, key)
     if j == len(points.keys) or points.keys[j] != key:

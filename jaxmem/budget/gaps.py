@@ -76,7 +76,7 @@ class Gaps:
     unit = profile.problem.unit_of[value]
     producers = profile.producers(value)
     made = frozenset(producers)
-    keys = sorted([*profile.uses(value), *producers])
+    keys = sorted([*profile.uses[value], *producers])
     for start, end in itertools.pairwise(keys):
       before = line.step_at(end)
       # Runs before the step of the later reader or the one after the earlier

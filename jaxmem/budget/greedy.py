@@ -20,6 +20,8 @@ from jaxmem.budget.problem import BudgetProblem
 from jaxmem.budget.profile import Profile, Transfer
 from jaxmem.budget.tuning import TUNING
 
+_TUNING = TUNING.greedy
+
 
 class Start:
   """What the runs for one problem begin with, made once for all of them.
@@ -95,9 +97,9 @@ class _Search:
       profile, start.closures(profile), limit_bytes, style
     )
     self._heap: list[tuple[float, Gap]] = []
-    # What was found out about gaps since the profile changed last.
+    # The moves that close gaps, as found since the profile changed last.
     self._moves: dict[Gap, Move] = {}
-    # Values that may be made again, in order.
+    # The values that may be made again; a dict keeps their order.
     self._candidates = {
       v: None
       for v, unit in enumerate(problem.unit_of)
@@ -115,12 +117,12 @@ class _Search:
     while self._excess > 0:
       if not self._heap:
         if accepted == 0 and since_refusal and self._gaps.refused:
-          # What did not help then may help after what came since.
+          # A move that did not help before the last ones may help after them.
           self._gaps.refused.clear()
           since_refusal = 0
         elif accepted == 0:
           num_joins += 1
-          if num_joins > TUNING.most_joint_moves or not self._join():
+          if num_joins > _TUNING.most_joint_moves or not self._join():
             break
         self._push_all()
         accepted = 0
@@ -133,7 +135,7 @@ class _Search:
         continue
       accepted += 1
       since_refusal += 1
-      if accepted >= TUNING.moves_between_looks:
+      if accepted >= _TUNING.moves_between_looks:
         self._push_all()
         accepted = 0
       else:
@@ -171,7 +173,7 @@ class _Search:
     if move is None:
       return None, None
     worth = self._finder.worth(move)
-    if self._heap and -worth > self._heap[0][0] * TUNING.still_best:
+    if self._heap and -worth > self._heap[0][0] * _TUNING.still_best:
       self._enqueue(gap, move)
       return None, None
     return gap, move
@@ -202,7 +204,7 @@ class _Search:
 
   def _join(self) -> bool:
     """Closes several gaps at once that keep the same input alive."""
-    for _ in range(TUNING.joint_move_tries):
+    for _ in range(_TUNING.joint_move_tries):
       best = self._best_group()
       if best is None:
         return False
@@ -219,7 +221,7 @@ class _Search:
       if len(gaps) < 2:
         continue
       gaps.sort(key=lambda gap: -finder.bytes_per_s(gap))
-      for count in sorted({*TUNING.joint_gap_counts, len(gaps)}):
+      for count in sorted({*_TUNING.joint_gap_counts, len(gaps)}):
         group = tuple(gaps[:count])
         if count > len(gaps) or group in self._gaps.refused:
           continue

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-# One version of a value: from the key of its producer to that of its last
+# A version of a value lives from the key of its producer to that of its last
 # reader, both included.
 Interval = tuple[int, int]
 _NO_BYTES = np.zeros((4, 1), np.int64)

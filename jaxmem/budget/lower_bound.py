@@ -89,7 +89,8 @@ def _gaps(problem: BudgetProblem) -> Iterator[_Gap]:
       continue
     points = [stored.producer, *stored.uses]
     for earlier, later in itertools.pairwise(points):
-      # Made again as late as it may be, it is there from then on.
+      # If the value is made again as late as it may be, it is there from then
+      # on.
       later = min(later, problem.latest_run[unit])
       if later <= earlier:
         continue

@@ -18,6 +18,8 @@ from jaxmem.budget.problem import BudgetProblem
 from jaxmem.budget.profile import Event, Profile
 from jaxmem.budget.tuning import TUNING
 
+_TUNING = TUNING.pool
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
@@ -53,17 +55,17 @@ def gather(start: Start, limit_bytes: int, num_runs: int) -> Pool:
     num_runs: How many runs, at least one.
   """
   problem = start.problem
-  random_source = random.Random(TUNING.noise_seed)
+  random_source = random.Random(_TUNING.seed)
   kinds = [problem.steps[u.step].name.split(".")[0] for u in problem.units]
   events: set[Event] = set()
   plans = []
   for run in range(num_runs):
     aim = 1.0
-    if run < len(TUNING.true_cost_depths):
-      style = Style(depth=TUNING.true_cost_depths[run])
+    if run < len(_TUNING.true_cost_depths):
+      style = Style(depth=_TUNING.true_cost_depths[run])
     else:
       style = _noisy_style(problem, kinds, random_source)
-      aim = random_source.choice(TUNING.noisy_aims)
+      aim = random_source.choice(_TUNING.noisy_aims)
     plan = greedy.solve(start, int(limit_bytes * aim), style)
     events.update(plan.events)
     if aim < 1.0 and plan.peak_bytes <= limit_bytes:
@@ -79,13 +81,13 @@ def sketch(start: Start, limit_bytes: int) -> Profile:
     start: The problem, and what goes to the host.
     limit_bytes: The limit.
   """
-  pool = gather(start, limit_bytes, len(TUNING.true_cost_depths))
+  pool = gather(start, limit_bytes, len(_TUNING.true_cost_depths))
   best = pool.best(limit_bytes)
   if best is not None:
     return best
-  if pool.lowest.peak_bytes > TUNING.last_depth_miss * limit_bytes:
+  if pool.lowest.peak_bytes > _TUNING.last_depth_miss * limit_bytes:
     return pool.lowest
-  deep = Style(depth=TUNING.last_depth)
+  deep = Style(depth=_TUNING.last_depth)
   plan = greedy.solve(start, limit_bytes, deep)
   return min(plan, pool.lowest, key=lambda p: (p.peak_bytes, p.seconds))
 
@@ -94,14 +96,14 @@ def _noisy_style(
   problem: BudgetProblem, kinds: list[str], source: random.Random
 ) -> Style:
   """Multiplies costs by a random factor per kind of instruction."""
-  noise = source.choice(TUNING.cost_noises)
+  noise = source.choice(_TUNING.cost_noises)
   factors: dict[str, float] = {}
   for kind in kinds:
     if kind not in factors:
       factors[kind] = math.exp(source.gauss(0.0, noise))
   return Style(
-    depth=source.choice(TUNING.noisy_depths),
-    exponent=source.choice(TUNING.noisy_exponents),
+    depth=source.choice(_TUNING.noisy_depths),
+    exponent=source.choice(_TUNING.noisy_exponents),
     seconds=tuple(
       u.seconds * factors[k] for u, k in zip(problem.units, kinds, strict=True)
     ),

@@ -1,4 +1,4 @@
-"""What may happen when in plans of a pool: rows of bytes, points of values.
+"""When things may happen in plans of a pool: rows of bytes, points of values.
 
 A row is a key of a step or of an event of the pool, whether that event happens
 or not. A point of a value is a key at which it is made or read, originally or
@@ -119,5 +119,5 @@ class PoolPoints:
     original, *fetched = self.empty.producers(value)
     touched = [(original, -1, -1), *by_events]
     touched += [(key, len(self.events), -1) for key in fetched]
-    touched += [(use, -1, -1) for use in self.empty.uses(value)]
+    touched += [(use, -1, -1) for use in self.empty.uses[value]]
     return ValuePoints(*zip(*sorted(touched), strict=True))

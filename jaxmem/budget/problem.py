@@ -246,11 +246,6 @@ class BudgetProblem:
       limits.append(min((o for o in over if o is not None), default=end))
     return tuple(limits)
 
-  @functools.cached_property
-  def seconds(self) -> float:
-    """Estimated seconds of the step without edits."""
-    return sum(s.seconds for s in self.steps)
-
   def as_edits(
     self, runs: Sequence[tuple[int, int]]
   ) -> tuple[edits.Recompute, ...]:

@@ -49,6 +49,7 @@ class Profile:
     memory: The keys of steps and runs, and what is live there.
     runs: For each unit, the steps before which it runs again, ascending.
     transfers: For each value that moves, how; one move each.
+    uses: For each value, the keys of all its readers, ascending.
     intervals: For each value, its versions, ascending.
     seconds: What all events and moves cost.
   """
@@ -66,7 +67,7 @@ class Profile:
     self.seconds = 0.0
     steps = [line.step_key(s) for s in range(problem.num_steps)]
     self.memory = LiveBytes(steps, problem.extra_bytes, line.end)
-    self._uses = [
+    self.uses = [
       [line.step_key(u) for u in v.uses] + [line.end] * v.is_result
       for v in problem.values
     ]
@@ -86,7 +87,7 @@ class Profile:
     other.transfers = dict(self.transfers)
     other.intervals = [*self.intervals]
     other.memory = self.memory.copy()
-    other._uses = [[*uses] for uses in self._uses]
+    other.uses = [[*uses] for uses in self.uses]
     return other
 
   # What others read.
@@ -110,10 +111,6 @@ class Profile:
     steps = self.runs[unit]
     at = bisect.bisect_left(steps, before)
     return at < len(steps) and steps[at] == before
-
-  def uses(self, value: int) -> list[int]:
-    """Returns the keys of all readers of a value, ascending."""
-    return self._uses[value]
 
   def producers(self, value: int) -> list[int]:
     """Returns when versions of a value begin to be read, ascending.
@@ -170,7 +167,7 @@ class Profile:
     self.memory.insert(key)
     self._count_moving(1)
     for value in made.inputs:
-      bisect.insort(self._uses[value], key)
+      bisect.insort(self.uses[value], key)
     self.seconds += made.seconds
     self._update(unit, key)
 
@@ -184,7 +181,7 @@ class Profile:
     made = self.problem.units[unit]
     key = self.line.run_key(unit, before)
     for value in made.inputs:
-      uses = self._uses[value]
+      uses = self.uses[value]
       del uses[bisect.bisect_left(uses, key)]
     self.seconds -= made.seconds
     self._update(unit, key)
@@ -217,14 +214,14 @@ class Profile:
       raise ValueError(f"{stored.name!r} moves, or is made again, already.")
     self.transfers[value] = transfer
     self.seconds += self.problem.move_seconds
-    bisect.insort(self._uses[value], self.line.store_key(transfer.store_done))
+    bisect.insort(self.uses[value], self.line.store_key(transfer.store_done))
     self._refresh([value], set())
 
   def unmove(self, value: int) -> None:
     """Takes a copy to the host and back out of the plan."""
     transfer = self.transfers.pop(value)
     self.seconds -= self.problem.move_seconds
-    self._uses[value].remove(self.line.store_key(transfer.store_done))
+    self.uses[value].remove(self.line.store_key(transfer.store_done))
     self._refresh([value], set())
 
   def _update(self, unit: int, key: int) -> None:
@@ -245,7 +242,7 @@ class Profile:
 
   def _find_intervals(self, value: int) -> tuple[Interval, ...]:
     """Assigns every use to the latest producer before it."""
-    producers, uses = self.producers(value), self._uses[value]
+    producers, uses = self.producers(value), self.uses[value]
     found = []
     at, num_uses = 0, len(uses)
     for index, start in enumerate(producers):
@@ -266,7 +263,7 @@ class Profile:
       ):
         continue
       if start >= 0 and start % self.line.pitch == 1:
-        # What comes back takes memory from when its copy starts.
+        # A value that comes back takes memory from when its copy starts.
         start = self.line.fetch_key(self.transfers[value].fetch_start)
       found.append((start, last))
     return tuple(found)

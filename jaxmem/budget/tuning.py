@@ -9,7 +9,7 @@ from typing import Literal
 Effort = Literal["fast", "normal", "prove"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SearchWork:
   """How much work an effort allows.
 
@@ -26,16 +26,66 @@ class SearchWork:
 
 
 _WORK: Mapping[Effort, SearchWork] = {
-  "fast": SearchWork(
-    num_greedy_runs=4, pool_solver_work=0.3, whole_solver_work=1.0
-  ),
-  "normal": SearchWork(
-    num_greedy_runs=6, pool_solver_work=0.8, whole_solver_work=5.0
-  ),
-  "prove": SearchWork(
-    num_greedy_runs=24, pool_solver_work=20.0, whole_solver_work=60.0
-  ),
+  "fast": SearchWork(4, 0.3, 1.0),
+  "normal": SearchWork(6, 0.8, 5.0),
+  "prove": SearchWork(24, 20.0, 60.0),
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GreedyTuning:
+  """How one greedy run goes on.
+
+  Attributes:
+    again_over_kept: An input is made again if that keeps other values alive by
+      less than this fraction of the input's own bytes; otherwise it is kept
+      longer.
+    still_best: A gap from the head of the queue is closed if its worth, found
+      anew, is at least this fraction of what the next one was worth.
+    moves_between_looks: After so many moves all gaps are looked at anew.
+    joint_gap_counts: How many gaps that keep the same input alive are closed
+      at once, besides all of them.
+    joint_move_tries: How many groups of gaps are tried before a joint move is
+      given up.
+    most_joint_moves: A run that needs more hardly ever fits.
+  """
+
+  again_over_kept: float = 0.6
+  still_best: float = 0.999
+  moves_between_looks: int = 100
+  joint_gap_counts: tuple[int, ...] = (2, 3, 4, 6)
+  joint_move_tries: int = 6
+  most_joint_moves: int = 16
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTuning:
+  """Which greedy runs gather a pool.
+
+  Attributes:
+    true_cost_depths: `Style.depth` of the runs with true costs. Deep runs
+      commit themselves to long chains early: GPT-2 on a CPU at 37 % costs 6.3 %
+      with a depth of 2 and 9.2 % with one of 20 (docs/budget-choice.md,
+      "Greedy").
+    last_depth: `Style.depth` of one more run where those do not fit.
+    last_depth_miss: That run is made if they miss the limit by no more than
+      this factor.
+    seed: Of the random numbers of noisy runs.
+    noisy_depths: A noisy run's `Style.depth` is one of these.
+    noisy_exponents: A noisy run's `Style.exponent` is one of these.
+    cost_noises: Standard deviations of the logarithm of what a noisy run
+      multiplies costs by.
+    noisy_aims: What a noisy run aims at, as a fraction of the limit.
+  """
+
+  true_cost_depths: tuple[int, ...] = (2, 8)
+  last_depth: int = 12
+  last_depth_miss: float = 1.25
+  seed: int = 0
+  noisy_depths: tuple[int, ...] = (2, 4, 8)
+  noisy_exponents: tuple[float, ...] = (0.5, 1.0, 2.0)
+  cost_noises: tuple[float, ...] = (0.2, 0.6, 1.2)
+  noisy_aims: tuple[float, ...] = (0.9, 0.95, 1.0, 1.0, 1.05)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +98,12 @@ class BudgetTuning:
   together with all others; no sweep of that field alone is on record.
 
   Attributes:
+    greedy: Of each greedy run.
+    pool: Of the greedy runs about a limit.
     work: What each effort allows. `whole_solver_work` keeps a step of 29
       instructions from taking 20 to 50 s (docs/budget-choice.md, "Exact").
     most_events_of_small_problem: A problem with no more possible events is
-      chosen from at once, without greedy runs.
+      chosen from at once.
     smallest_plan_steps: The search for the smallest plan aims at these
       fractions of the smallest peak so far, one after the other.
     num_values_moved: How many values go to the host in the variants that are
@@ -61,32 +113,10 @@ class BudgetTuning:
       more launches than bytes.
     least_moved_limit_parts: Where the limit is small, values of at least one of
       so many parts of it may move as well.
-    true_cost_depths: `Style.depth` of the greedy runs with true costs. Deep
-      runs commit themselves to long chains early: GPT-2 on a CPU at 37 % costs
-      6.3 % with a depth of 2 and 9.2 % with one of 20 (docs/budget-choice.md,
-      "Greedy").
-    last_depth: `Style.depth` of one more run where those do not fit.
-    last_depth_miss: That run is made if they miss the limit by no more than
-      this factor.
-    noise_seed: Of the random numbers of noisy runs.
-    noisy_depths: A noisy run's `Style.depth` is one of these.
-    noisy_exponents: A noisy run's `Style.exponent` is one of these.
-    cost_noises: Standard deviations of the logarithm of what a noisy run
-      multiplies costs by.
-    noisy_aims: What a noisy run aims at, as a fraction of the limit.
-    still_best: A gap from the head of the queue is closed if its worth, found
-      anew, is at least this fraction of what the next one was worth.
-    moves_between_looks: After so many moves all gaps are looked at anew.
-    joint_gap_counts: How many gaps that keep the same input alive are closed
-      at once, besides all of them.
-    joint_move_tries: How many groups of gaps are tried before a joint move is
-      given up.
-    most_joint_moves: A run that needs more hardly ever fits.
-    again_over_kept: An input is made again if that keeps other values alive by
-      less than this fraction of the input's own bytes; otherwise it is kept
-      longer.
   """
 
+  greedy: GreedyTuning = GreedyTuning()
+  pool: PoolTuning = PoolTuning()
   work: Mapping[Effort, SearchWork] = dataclasses.field(
     default_factory=lambda: _WORK
   )
@@ -96,20 +126,6 @@ class BudgetTuning:
   moving_depth: int = 2
   least_moved_bytes: int = 1 << 20
   least_moved_limit_parts: int = 100
-  true_cost_depths: tuple[int, ...] = (2, 8)
-  last_depth: int = 12
-  last_depth_miss: float = 1.25
-  noise_seed: int = 0
-  noisy_depths: tuple[int, ...] = (2, 4, 8)
-  noisy_exponents: tuple[float, ...] = (0.5, 1.0, 2.0)
-  cost_noises: tuple[float, ...] = (0.2, 0.6, 1.2)
-  noisy_aims: tuple[float, ...] = (0.9, 0.95, 1.0, 1.0, 1.05)
-  still_best: float = 0.999
-  moves_between_looks: int = 100
-  joint_gap_counts: tuple[int, ...] = (2, 3, 4, 6)
-  joint_move_tries: int = 6
-  most_joint_moves: int = 16
-  again_over_kept: float = 0.6
 
 
 TUNING = BudgetTuning()

@@ -7,11 +7,12 @@ import dataclasses
 from jaxmem.graph import Sharing
 from jaxmem.planning.budget_problem import Slots
 
-# How donated memory counts, and what may share memory.
+# A view says how donated memory counts, and what may share memory.
 View = tuple[Slots, Sharing]
-# These are nearer to what XLA does.
+# These views are nearest to what XLA does.
 VIEWS: tuple[View, ...] = (("occupied", "heap"), ("free", "heap"))
-# These sometimes find a plan that XLA packs more tightly.
+# These views are searched last: they count too few bytes, but sometimes find a
+# plan that XLA packs more tightly.
 LAST_VIEWS: tuple[View, ...] = (("occupied", "any"), ("free", "any"))
 # No predicted temporaries are fewer than what is live in this view.
 LOWEST_VIEW: View = ("free", "any")

@@ -69,9 +69,10 @@ class _Builder:
     self._are_slots_free = slots == "free"
     self._may_share_any = sharing == "any"
     self._number = {v: n for n, v in enumerate(entry.values)}
-    # Instruction id -> the step that it is.
+    # Maps an instruction's id to the step that it is.
     self._steps = {i.id: n for n, i in enumerate(entry.instructions)}
-    # What is no larger may lie in a slot, where sharing has wider rules.
+    # A value that is no larger may lie in the memory of a donated argument or
+    # a result, where sharing has wider rules.
     self._largest_slot = max(
       (b.size_bytes for b in entry.graph.buffers if _is_slot(b)), default=0
     )

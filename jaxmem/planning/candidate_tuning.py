@@ -6,34 +6,43 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateTuning:
-  """How limits of live bytes are moved until predicted temporaries fit.
-
-  A field that names no source was set by hand when its search was written. It
-  has been held since against the rows of `benchmarks/budget_benchmark.py`
-  (docs/budget.md) and the random steps of `benchmarks/limit_sweep_benchmark.py`
-  together with all others; no sweep of that field alone is on record.
+class SketchTuning:
+  """How the limit of live bytes falls until a sketch fits.
 
   Attributes:
-    most_sketches: A sketch that does not fit after so many limits of live bytes
-      is given up.
+    most_limits: A sketch that does not fit after so many limits is given up.
     first_lowering: The least and the most that the first sketch that does not
       fit lowers the limit by, as fractions of it. Both double each time.
     lucky_lowering: In the last views the limit falls by this factor each time,
       as luck is part of it.
+    least_lowering: After a plan that does not fit, the next limit is at most
+      this fraction of its live bytes.
     sure_miss: A choice that misses the room by this factor or more is not
       looked for in a view in which another such choice takes as many bytes.
       That took GPT-2 with its state on the host from 109 to 44 s of
       `budget_benchmark` at a quarter, for the same plan.
-    least_lowering: After a plan that does not fit, the next limit is at most
-      this fraction of its live bytes.
     modules_between_collections: The garbage collector is run after so many
       edited modules.
-    first_refined: Refining begins at this multiple of the sketch's live bytes:
-      a plan of other edits may be packed more tightly.
-    lowest_refined: While refining finds nothing, it goes down to this fraction
-      of the sketch's live bytes. ViT-B/16 on a CPU at 30 % of
-      `budget_benchmark` costs 11.5 % by that instead of 13.0.
+  """
+
+  most_limits: int = 10
+  first_lowering: tuple[float, float] = (0.005, 0.04)
+  lucky_lowering: float = 0.96
+  least_lowering: float = 0.995
+  sure_miss: float = 1.01
+  modules_between_collections: int = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RefineTuning:
+  """Which limits of live bytes are tried for a cheaper plan than a sketch.
+
+  Attributes:
+    highest: The first limit is this multiple of the sketch's live bytes: a plan
+      of other edits may be packed more tightly.
+    lowest: While nothing is found, limits go down to this fraction of the
+      sketch's live bytes. ViT-B/16 on a CPU at 30 % of `budget_benchmark` costs
+      11.5 % by that instead of 13.0.
     fewest_limits: How many limits are tried for the longest orders.
     most_limits: How many are tried for the shortest.
     limits_times_steps: In between, the limits tried times the steps of the
@@ -50,14 +59,8 @@ class CandidateTuning:
       told apart.
   """
 
-  most_sketches: int = 10
-  first_lowering: tuple[float, float] = (0.005, 0.04)
-  lucky_lowering: float = 0.96
-  sure_miss: float = 1.01
-  least_lowering: float = 0.995
-  modules_between_collections: int = 4
-  first_refined: float = 1.03
-  lowest_refined: float = 0.94
+  highest: float = 1.03
+  lowest: float = 0.94
   fewest_limits: int = 4
   most_limits: int = 8
   limits_times_steps: int = 3600
@@ -66,6 +69,24 @@ class CandidateTuning:
   packing_luck: float = 0.005
   least_saving: float = 0.002
   least_distance: float = 0.001
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateTuning:
+  """How limits of live bytes are moved until predicted temporaries fit.
+
+  A field that names no source was set by hand when its search was written. It
+  has been held since against the rows of `benchmarks/budget_benchmark.py`
+  (docs/budget.md) and the random steps of `benchmarks/limit_sweep_benchmark.py`
+  together with all others; no sweep of that field alone is on record.
+
+  Attributes:
+    sketch: Of the first plans.
+    refine: Of the searches for cheaper ones.
+  """
+
+  sketch: SketchTuning = SketchTuning()
+  refine: RefineTuning = RefineTuning()
 
 
 TUNING = CandidateTuning()

@@ -11,6 +11,8 @@ from jaxmem_hlo.module import Module
 from jaxmem.planning.candidate_tuning import TUNING
 from jaxmem.rewrite import Edits, RecomputeRules, apply_edits, recomputable
 
+_TUNING = TUNING.sketch
+
 
 class EditPredictor:
   """Edits one module, and predicts what XLA's buffer assignment makes of it.
@@ -54,7 +56,7 @@ class EditPredictor:
       model = AssignmentModel(self.edited(edits), self._platform, self.model)
       self._predicted[edits] = model.temp_bytes()
       del model
-      if len(self._predicted) % TUNING.modules_between_collections == 0:
+      if len(self._predicted) % _TUNING.modules_between_collections == 0:
         # While one plans, the collector is paused; modules are cycles.
         gc.collect(0)
     return self._predicted[edits]

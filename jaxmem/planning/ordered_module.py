@@ -35,6 +35,8 @@ from jaxmem.planning.decision import ModulePlan
 from jaxmem.planning.edit_predictor import EditPredictor
 from jaxmem.rewrite import Edits
 
+_TUNING = TUNING.sketch
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fit:
@@ -61,7 +63,7 @@ class Fit:
   def lower_limit(self) -> int:
     """Returns a lower limit of live bytes, if this does not fit the room."""
     limit = self.aim.live_limit_bytes
-    lower = int(min(limit, self.live_bytes) * TUNING.least_lowering)
+    lower = int(min(limit, self.live_bytes) * _TUNING.least_lowering)
     return max(0, min(limit - (self.temp_bytes - self.aim.room_bytes), lower))
 
 
@@ -89,7 +91,7 @@ class OrderedModule:
   ):
     self.decided = decided
     module = decided.apply(module)
-    # Where the step copies of its own accord, the link is busy.
+    # If the step itself copies to or from the host, the link is busy.
     may_use_link = may_offload and not has_transfers(module)
     self._link = _link(rates) if may_use_link else None
     self._move_s = 2 * rates.launch_s
@@ -106,7 +108,7 @@ class OrderedModule:
     )
     self._starts: dict[View, Start] = {}
     self._choosers: dict[tuple[View, Effort, bool], Chooser] = {}
-    # By room, the lowest choices that searches made which did not fit.
+    # For each room, the choices of searches that did not get down to it.
     self._misses: dict[int, list[Choice]] = {}
 
   @property
@@ -225,7 +227,7 @@ class OrderedModule:
     if not aim.with_link and self._is_missed(aim):
       return None
     chooser = self.chooser(aim.view, "fast", aim.with_link)
-    for attempt in range(TUNING.most_sketches):
+    for attempt in range(_TUNING.most_limits):
       limit = aim.live_limit_bytes
       choice = chooser.sketch(limit)
       if choice.extra_s >= worse_s:
@@ -244,7 +246,7 @@ class OrderedModule:
 
   def _is_missed(self, aim: Aim) -> bool:
     """Whether a search will hardly get lower than an earlier one."""
-    missed_bytes = TUNING.sure_miss * aim.room_bytes
+    missed_bytes = _TUNING.sure_miss * aim.room_bytes
     return any(
       self._live_bytes(choice.events, aim.view)
       >= max(choice.peak_bytes, missed_bytes)
@@ -305,9 +307,9 @@ def _next_limit(fit: Fit, attempt: int) -> int:
   """Returns a lower limit of live bytes after a sketch that does not fit."""
   limit = fit.aim.live_limit_bytes
   if fit.aim.view in LAST_VIEWS:
-    return int(limit * TUNING.lucky_lowering)
-  # What is packed badly may shrink by much or by nothing.
-  least, most = (limit * s * 2**attempt for s in TUNING.first_lowering)
+    return int(limit * _TUNING.lucky_lowering)
+  # A plan that is packed badly may shrink by much or by nothing.
+  least, most = (limit * s * 2**attempt for s in _TUNING.first_lowering)
   lower = max(fit.lower_limit(), limit - int(most))
   return max(0, min(lower, limit - int(least)))
 

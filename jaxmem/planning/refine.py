@@ -16,6 +16,8 @@ from jaxmem.budget import Effort, Event
 from jaxmem.planning.candidate_tuning import TUNING
 from jaxmem.planning.ordered_module import Fit
 
+_TUNING = TUNING.refine
+
 
 def refine(sketch: Fit, effort: Effort, also: Sequence[Event] = ()) -> Fit:
   """Searches for a cheaper plan about the live bytes of a sketch.
@@ -51,28 +53,28 @@ class _Search:
     )
     num_steps = max(1, sketch.base.num_steps)
     self._num_limits = _between(
-      TUNING.fewest_limits,
-      TUNING.limits_times_steps // num_steps,
-      TUNING.most_limits,
+      _TUNING.fewest_limits,
+      _TUNING.limits_times_steps // num_steps,
+      _TUNING.most_limits,
     )
-    # Where the edits of the sketch come into question.
+    # From this limit on the edits of the sketch come into question.
     self._lowest = max(sketch.aim.live_limit_bytes, sketch.live_bytes)
-    greedy_scale = TUNING.greedy_scale_times_steps // num_steps
+    greedy_scale = _TUNING.greedy_scale_times_steps // num_steps
     self._pool = self._chooser.gather(
-      self._lowest, _between(1, greedy_scale, TUNING.most_greedy_scale), also
+      self._lowest, _between(1, greedy_scale, _TUNING.most_greedy_scale), also
     )
     self._least_offset = sketch.temp_bytes - sketch.live_bytes
     self._tried: list[_Tried] = []
 
   def run(self) -> Fit:
     """Tries one limit after the other."""
-    limit: int | None = int(TUNING.first_refined * self._lowest)
-    if self._num_limits == TUNING.most_limits:
+    limit: int | None = int(_TUNING.highest * self._lowest)
+    if self._num_limits == _TUNING.most_limits:
       # Few large values may be packed well at one limit, and badly below.
       limit = max(limit, self._aim.room_bytes)
-    for number in range(1, TUNING.most_limits + 1):
+    for number in range(1, _TUNING.most_limits + 1):
       limit = self._try(limit)
-      # While nothing was found, there may be something a little lower.
+      # As long as nothing was found there may be something a little lower.
       is_enough = number >= self._num_limits and self._best is not self._sketch
       if is_enough or limit in (None, *(t.live_limit for t in self._tried)):
         break
@@ -97,7 +99,7 @@ class _Search:
         lower = fit.lower_limit()
         if live_limit > self._lowest:
           return max(lower, self._lowest)
-        if lower > TUNING.lowest_refined * self._lowest:
+        if lower > _TUNING.lowest * self._lowest:
           return lower
     elif len(self._tried) == 1:
       return None
@@ -111,14 +113,14 @@ class _Search:
     if not above:
       slack = room_bytes - best.temp_bytes
       return lower + slack if slack else None
-    highest = (1 + TUNING.packing_luck) * room_bytes - self._least_offset
+    highest = (1 + _TUNING.packing_luck) * room_bytes - self._least_offset
     for upper in above:
-      # With fewer bytes than that the plan would be another one.
+      # The plan above fits all limits down to the bytes that are live with it.
       width = upper.live_bytes - lower
       middle = lower + width // 2
       if (
-        upper.extra_s < (1 - TUNING.least_saving) * best.extra_s
-        and width > TUNING.least_distance * upper.live_limit
+        upper.extra_s < (1 - _TUNING.least_saving) * best.extra_s
+        and width > _TUNING.least_distance * upper.live_limit
         and middle <= highest
       ):
         return middle
