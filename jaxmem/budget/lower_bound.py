@@ -25,14 +25,14 @@ class _Gap:
     value: The value.
     start: The first step after the earlier reader.
     stop: The step of the later reader, or the last before which it may run.
-    shared: Step -> bytes that the value's death at the earlier reader saves
-      there.
+    saved_bytes: What the value's death at the earlier reader, step start - 1,
+      saves there.
   """
 
   value: int
   start: int
   stop: int
-  shared: dict[int, int]
+  saved_bytes: int
 
 
 def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
@@ -56,7 +56,7 @@ def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
   costs = []
   is_over = live > limit_bytes
   for gap in _gaps(problem):
-    if not (is_over[gap.start : gap.stop].any() or gap.shared):
+    if not (is_over[gap.start : gap.stop].any() or gap.saved_bytes):
       continue
     variable = model.add_variable(lb=0.0, ub=1.0)
     unit = problem.units[problem.unit_of[gap.value]]
@@ -65,9 +65,9 @@ def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
     size = problem.sizes[gap.value] / limit_bytes
     for step in np.flatnonzero(is_over[gap.start : gap.stop]).tolist():
       terms[gap.start + step].append(size * variable)
-    for step, saved in gap.shared.items():
-      if is_over[step]:
-        terms[step].append(saved / limit_bytes * variable)
+    if gap.saved_bytes and is_over[gap.start - 1]:
+      saved = gap.saved_bytes / limit_bytes
+      terms[gap.start - 1].append(saved * variable)
   for step in over.tolist():
     excess = (int(live[step]) - limit_bytes) / limit_bytes
     model.add_linear_constraint(mathopt.fast_sum(terms[step]) >= excess)
@@ -82,7 +82,7 @@ def seconds(problem: BudgetProblem, limit_bytes: int) -> float:
 
 def _gaps(problem: BudgetProblem) -> Iterator[_Gap]:
   """Yields the gaps of all values that can be made again."""
-  shares = _shared_at_death(problem)
+  saved = _saved_at_death(problem)
   for value, stored in enumerate(problem.values):
     unit = problem.unit_of[value]
     if unit < 0 or not stored.size_bytes or stored.producer is None:
@@ -99,20 +99,18 @@ def _gaps(problem: BudgetProblem) -> Iterator[_Gap]:
         value,
         earlier if is_dropped else earlier + 1,
         later,
-        {} if is_dropped else shares.get((value, earlier), {}),
+        0 if is_dropped else saved.get((value, earlier), 0),
       )
 
 
-def _shared_at_death(
-  problem: BudgetProblem,
-) -> dict[tuple[int, int], dict[int, int]]:
-  """(value, step) -> what the step saves more if the value dies there."""
+def _saved_at_death(problem: BudgetProblem) -> dict[tuple[int, int], int]:
+  """(value, step) -> bytes that the step saves more if the value dies there."""
   found = {}
   for index, step in enumerate(problem.steps):
     for operand, output in step.shares:
       if problem.values[operand].uses[-1:] != (index,):
-        shared = min(problem.sizes[operand], problem.sizes[output])
-        found[operand, index] = {index: shared}
+        sizes = problem.sizes[operand], problem.sizes[output]
+        found[operand, index] = min(sizes)
   return found
 
 
