@@ -24,6 +24,7 @@ from jaxmem.report import (
   HostTraffic,
   Plan,
   Progress,
+  Status,
   donation,
   layout,
   signature,
@@ -106,8 +107,7 @@ class Session:
     written = functools.partial(capture.module, traced)
     return dataclasses.replace(
       self._result(baseline, planned, variant, written, seconds),
-      replay=functools.partial(self._replay, variant.traced),
-      frontier_of=self._frontier,
+      program=_Program(self, variant.traced),
     )
 
   def smallest_bytes(self, args: tuple[Any, ...]) -> int:
@@ -171,8 +171,12 @@ class Session:
       return self._compile(traced)
     return capture.compiled(traced)
 
-  def _replay(self, traced: jax.stages.Traced) -> replay.ReplayReport:
-    """Compiles the plan again and replays it on XLA's real assignment."""
+  def replay(self, traced: jax.stages.Traced) -> replay.ReplayReport:
+    """Compiles the plan again and replays it on XLA's real assignment.
+
+    Args:
+      traced: The version of the step that was planned.
+    """
     tag = mark.new_tag()
     compiler_hook.add_handler(tag, self._request.rewrite)
     try:
@@ -184,7 +188,8 @@ class Session:
       Module(real.hlo_module), real.buffer_assignment, self._captured.platform
     )
 
-  def _frontier(self, limits: Sequence[int] | None) -> Frontier:
+  def frontier(self, limits: Sequence[int] | None) -> Frontier:
+    """Plans for several limits, in bytes; None chooses some."""
     module = self._captured.module
     assert module is not None
     planner = self._request.planner(module, self._captured.platform)
@@ -266,7 +271,23 @@ class Session:
     )
 
 
-def _status(decided: Decided) -> str:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Program:
+  """The handle to its program that a plan keeps: a `PlannedProgram`."""
+
+  session: Session
+  traced: jax.stages.Traced
+
+  def replay(self) -> replay.ReplayReport:
+    """Compiles the plan again and replays it on XLA's real assignment."""
+    return self.session.replay(self.traced)
+
+  def frontier(self, limits: Sequence[int] | None) -> Frontier:
+    """Plans for several limits, in bytes; None chooses some."""
+    return self.session.frontier(limits)
+
+
+def _status(decided: Decided) -> Status:
   if not isinstance(decided, LimitPlan):
     return decided.status
   return "feasible" if decided.edits else decided.base.status

@@ -2,7 +2,8 @@
 
 from jaxmem.report import donation, layout, signature
 from jaxmem.report.frontier import Frontier, Point
-from jaxmem.report.plan import Budget, HostTraffic, Plan
+from jaxmem.report.plan import Plan, PlannedProgram
+from jaxmem.report.plan_data import Budget, HostTraffic, Status
 from jaxmem.report.progress import Progress
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
   "Frontier",
   "HostTraffic",
   "Plan",
+  "PlannedProgram",
   "Point",
   "Progress",
+  "Status",
   "donation",
   "layout",
   "signature",

@@ -1,52 +1,47 @@
-"""The picture of a Plan: its two layouts as the two sides of a page."""
+"""The page of a plan: its two layouts as the two sides of a picture.
 
-from __future__ import annotations
+`Plan.save_html` calls `plan_html`, which says what to draw: which buffers, in
+which bands. `timeline.render_html` draws them, and knows nothing of plans.
+"""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from jaxmem import units
-from jaxmem.report.layout import live_bytes
+from jaxmem.report.layout import Layout, PlannedBuffer, live_bytes
 from jaxmem.report.timeline import Arena, Rectangle, render_html
-
-if TYPE_CHECKING:
-  from jaxmem.report.layout import Layout, PlannedBuffer
-  from jaxmem.report.plan import Plan
 
 # A slot that holds an argument and the output that follows it has two values;
 # it is drawn when something else moves in between.
 _MIN_SLOT_VALUES = 3
 
 
-def plan_html(plan: Plan) -> str:
+def plan_html(
+  title: str,
+  before: Layout,
+  after: Layout,
+  *,
+  lower_bound_bytes: int,
+  facts: Sequence[tuple[str, str]],
+) -> str:
   """Returns a page that shows a plan beside XLA's own.
 
   Args:
-    plan: The plan.
+    title: The function's name, and the device's.
+    before: XLA's own plan.
+    after: jaxmem's.
+    lower_bound_bytes: No order of the program has smaller temporaries.
+    facts: Pairs of a label and a value, shown above the picture.
   """
-  slots = _shared_slots(plan.before) | _shared_slots(plan.after)
+  slots = _shared_slots(before) | _shared_slots(after)
   return render_html(
-    title=f"{plan.name} on {plan.target}",
+    title=title,
     subtitle="Temporary memory by address and schedule step, XLA's own plan and"
     " jaxmem's. Slots of arguments and outputs that also serve temporaries are"
     " drawn above.",
-    before=_arena("XLA", plan.before, plan.baseline_temp_bytes, slots),
-    after=_arena("jaxmem", plan.after, plan.temp_bytes, slots),
-    lower_bound_bytes=plan.lower_bound_bytes,
-    facts=_facts(plan),
+    before=_arena("XLA", before, slots),
+    after=_arena("jaxmem", after, slots),
+    lower_bound_bytes=lower_bound_bytes,
+    facts=facts,
   )
-
-
-def _facts(plan: Plan) -> list[tuple[str, str]]:
-  return [
-    ("Status", plan.status),
-    ("XLA's temporaries", units.format_bytes(plan.baseline_temp_bytes)),
-    ("Planned temporaries", units.format_bytes(plan.temp_bytes)),
-    ("Lower bound", units.format_bytes(plan.lower_bound_bytes)),
-    ("Whole program", units.format_bytes(plan.total_bytes)),
-    ("Instructions", str(plan.num_instructions)),
-    ("Copies removed", str(plan.num_removed_copies)),
-    ("jax", plan.versions.get("jax", "")),
-  ]
 
 
 def _by_allocation(layout: Layout) -> dict[str, list[PlannedBuffer]]:
@@ -66,14 +61,12 @@ def _shared_slots(layout: Layout) -> set[str]:
   }
 
 
-def _arena(
-  title: str, layout: Layout, temp_bytes: int, slots: set[str]
-) -> Arena:
+def _arena(title: str, layout: Layout, slots: set[str]) -> Arena:
   groups = _by_allocation(layout)
   temps = groups.pop("temp", [])
-  bands = [("temporaries", 0, temp_bytes)]
+  bands = [("temporaries", 0, layout.temp_bytes)]
   rectangles = [_rectangle(b, 0, "temp") for b in temps]
-  top = temp_bytes
+  top = layout.temp_bytes
   for name, buffers in groups.items():
     if name not in slots:
       continue
@@ -85,7 +78,7 @@ def _arena(
   return Arena(
     title=title,
     rectangles=tuple(rectangles),
-    height_bytes=temp_bytes,
+    height_bytes=layout.temp_bytes,
     live_bytes=tuple(live_bytes(temps, layout.num_steps).tolist()),
     num_steps=layout.num_steps,
     allocations=tuple(bands),

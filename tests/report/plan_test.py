@@ -119,7 +119,7 @@ class PlanTest(parameterized.TestCase):
     plan = _plan("alexnet")
     again = jaxmem.Plan.from_json(plan.to_json())
     self.assertEqual(again, plan)
-    self.assertIsNone(again.replay)
+    self.assertIsNone(again.program)
     other = dataclasses.replace(plan, temp_bytes=plan.temp_bytes + 1)
     self.assertNotEqual(again, other)
 

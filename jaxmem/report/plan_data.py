@@ -1,0 +1,168 @@
+"""What is known of a planned step: everything decided, and XLA's figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from jaxmem.report.donation import DonationAdvice
+from jaxmem.report.layout import Layout
+
+Status = Literal["optimal", "feasible", "baseline"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HostTraffic:
+  """What of a step is in the host's memory, and what that costs.
+
+  Attributes:
+    argument_bytes: Of arguments that are there, by XLA's figures.
+    to_host_bytes: Copied there in a step.
+    from_host_bytes: Copied to the device in a step.
+    step_s: Estimated seconds of the step.
+    waiting_s: Of these, while nothing runs but copies.
+  """
+
+  argument_bytes: int
+  to_host_bytes: int
+  from_host_bytes: int
+  step_s: float
+  waiting_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+  """What a byte limit cost. Seconds are estimates for the target.
+
+  Attributes:
+    limit_bytes: Most bytes that the whole program may take.
+    num_recomputed: Operations that run a second time.
+    num_offloaded: Values that move to the host and back.
+    num_dropped: Residuals that do not wait for the backward pass, but are made
+      again: those of blocks, or arrays that loops would have stacked.
+    dropped_bytes: Their bytes before compilation. Where blocks are recomputed,
+      XLA would not have kept them all.
+    step_s: Seconds of the step without these.
+    extra_s: Seconds that they add.
+    written_s: Seconds of XLA's own schedule of the step as it is written.
+    schedule_s: Seconds of the planned schedule. It counts what else became of
+      it, too: copies that are gone, originals that nobody reads any more, what
+      XLA fuses otherwise, waiting for the host.
+  """
+
+  limit_bytes: int
+  num_recomputed: int
+  num_offloaded: int
+  num_dropped: int
+  dropped_bytes: int
+  step_s: float
+  extra_s: float
+  written_s: float
+  schedule_s: float
+
+  @property
+  def extra(self) -> float:
+    """The time that is added, as a fraction of the step's."""
+    return self.extra_s / self.step_s if self.step_s else 0.0
+
+  @property
+  def change(self) -> float:
+    """What a step takes more than XLA's own, as a fraction of that."""
+    return self.schedule_s / self.written_s - 1.0 if self.written_s else 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanData:
+  """A plan, measured. All bytes are for one execution of the step.
+
+  Attributes:
+    name: The function's name.
+    target: The device planned for.
+    status: "optimal": no order has a lower peak, and that is proven;
+      "feasible": better than XLA's order; "baseline": XLA's own order is kept.
+    method: What found the order.
+    is_order_proved: Whether an order was found whose live bytes are proven
+      minimal (within 0.01 %) when empty slots of arguments and outputs count
+      as free. XLA's packing may still prefer another.
+    baseline_temp_bytes: XLA's temporaries without jaxmem, as measured by
+      `memory_analysis` on a compile of its own.
+    temp_bytes: The same for the plan.
+    predicted_temp_bytes: What the assignment model said it would be.
+    baseline_predicted_bytes: The same for XLA's own order.
+    lower_bound_bytes: No order of this program has smaller temporaries.
+    argument_bytes: Of all arguments.
+    output_bytes: Of all outputs.
+    alias_bytes: Of outputs that reuse a donated argument.
+    num_instructions: Length of the flattened schedule.
+    num_removed_copies: Copies of donated arguments that the plan does without.
+    kept_copy_bytes: Why other copies stay -> their bytes; see
+      `jaxmem.rewrite.removable_copies`.
+    num_pinned: Instructions whose mutual order was left alone because another
+      device, the host or a hidden state sees it.
+    planning_s: Seconds spent on planning.
+    compile_s: Seconds of both compiles, planning included.
+    versions: Of jax, jaxlib and jaxmem.
+    budget: What the byte limit cost; None if none was given.
+    host: What is in the host's memory; None if nothing is.
+    order: Names of the entry's instructions in execution order.
+    donation: What donating each array does, or could do.
+    before: The buffers under XLA's own order.
+    after: The buffers under the plan.
+  """
+
+  name: str
+  target: str
+  status: Status
+  method: str
+  is_order_proved: bool
+  baseline_temp_bytes: int
+  temp_bytes: int
+  predicted_temp_bytes: int
+  baseline_predicted_bytes: int
+  lower_bound_bytes: int
+  argument_bytes: int
+  output_bytes: int
+  alias_bytes: int
+  num_instructions: int
+  num_removed_copies: int
+  kept_copy_bytes: dict[str, int]
+  num_pinned: int
+  planning_s: float
+  compile_s: float
+  versions: dict[str, str]
+  budget: Budget | None
+  host: HostTraffic | None
+  order: tuple[str, ...]
+  donation: tuple[DonationAdvice, ...]
+  before: Layout
+  after: Layout
+
+  @property
+  def total_bytes(self) -> int:
+    """Device bytes of one execution: arguments, outputs, temporaries."""
+    return (
+      self.argument_bytes
+      + self.output_bytes
+      - self.alias_bytes
+      + self.temp_bytes
+    )
+
+  @property
+  def saved_bytes(self) -> int:
+    """Bytes of temporaries that the plan saves."""
+    return self.baseline_temp_bytes - self.temp_bytes
+
+  @property
+  def gap(self) -> float:
+    """How far the plan's temporaries lie above the bound, as a fraction."""
+    return self.temp_bytes / max(1, self.lower_bound_bytes) - 1
+
+  @property
+  def model_error(self) -> int:
+    """Bytes by which the assignment model missed what XLA reported."""
+    return self.predicted_temp_bytes - self.temp_bytes
+
+  @property
+  def baseline_model_error(self) -> int:
+    """The same for XLA's own order."""
+    return self.baseline_predicted_bytes - self.baseline_temp_bytes

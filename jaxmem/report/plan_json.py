@@ -1,0 +1,107 @@
+"""A plan as JSON, and back: the type of every field is checked on the way."""
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from typing import Any
+
+from jaxmem.report.plan_data import PlanData
+
+_FORMAT = 3
+
+
+def to_json(plan: PlanData) -> str:
+  """Serializes the fields that `PlanData` declares."""
+  fields = {f.name: getattr(plan, f.name) for f in dataclasses.fields(PlanData)}
+  return json.dumps({"format": _FORMAT, **fields}, default=dataclasses.asdict)
+
+
+def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
+  """Reads what `to_json` wrote.
+
+  Args:
+    text: The JSON.
+    plan_class: What to return. Fields beyond those of `PlanData` must have
+      defaults.
+
+  Raises:
+    ValueError: If the text is not such a plan; the error names the field.
+  """
+  try:
+    record = json.loads(text)
+    if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
+      raise ValueError("it has no format number, or an unknown one")
+    return plan_class(**_read_fields(PlanData, record, ""))
+  except (RecursionError, ValueError) as error:
+    raise ValueError(
+      f"Not a plan written by Plan.to_json: {error}. Write it anew with this"
+      " version of jaxmem."
+    ) from error
+
+
+# The declared types of fields, cached: a plan has thousands of buffers.
+_declared_types = functools.cache(typing.get_type_hints)
+
+
+def _read_fields(
+  dataclass: type, record: dict[str, Any], path: str
+) -> dict[str, Any]:
+  """Returns the values of a dataclass's fields, all of which must be there."""
+  declared = _declared_types(dataclass)
+  prefix = f"{path}." if path else ""
+  for name in sorted(declared.keys() ^ record.keys()):
+    fault = "is unknown" if name in record else "is missing"
+    raise ValueError(f"the field {prefix}{name} {fault}")
+  return {
+    name: _read(declared[name], value, f"{prefix}{name}")
+    for name, value in record.items()
+  }
+
+
+def _read(declared: Any, value: Any, path: str) -> Any:
+  """Returns what JSON holds as the type that a field declares.
+
+  Args:
+    declared: The type: a dataclass, tuple[T, ...], dict[str, T], a literal, a
+      plain type, or a union of one of these with None, or of plain types.
+    value: What JSON holds.
+    path: Of the field: "before.buffers[3].name".
+
+  Raises:
+    ValueError: If the value is of another type.
+  """
+  if dataclasses.is_dataclass(declared):
+    assert isinstance(declared, type)
+    record = _checked((dict,), value, path)
+    return declared(**_read_fields(declared, record, path))
+  origin = typing.get_origin(declared)
+  args: tuple[Any, ...] = typing.get_args(declared)
+  if origin is tuple:
+    items = enumerate(_checked((list,), value, path))
+    return tuple(_read(args[0], item, f"{path}[{i}]") for i, item in items)
+  if origin is dict:
+    items = _checked((dict,), value, path).items()
+    return {key: _read(args[1], item, f"{path}.{key}") for key, item in items}
+  if origin is typing.Literal:
+    if value not in args:
+      raise ValueError(f"{path} must be one of {args}, got {value!r}")
+    return value
+  if origin in (types.UnionType, typing.Union):
+    some = tuple(each for each in args if each is not types.NoneType)
+    if value is None or len(some) > 1:
+      return _checked(args, value, path)
+    return _read(some[0], value, path)
+  # JSON does not tell 1.0 from 1.
+  plain = (float, int) if declared is float else (declared,)
+  return _checked(plain, value, path)
+
+
+def _checked(plain: tuple[type, ...], value: Any, path: str) -> Any:
+  # isinstance would take a bool for an int.
+  if type(value) not in plain:
+    expected = " or ".join(each.__name__ for each in plain)
+    found = type(value).__name__
+    raise ValueError(f"{path} must be of type {expected}, got {found}")
+  return value
