@@ -33,7 +33,7 @@ from jaxmem.cost import has_transfers
 from jaxmem.errors import NeededBuffer
 from jaxmem.graph import CalleePeak, Sharing, from_hlo, liveness
 from jaxmem.planning.budget_problem import Slots, from_module
-from jaxmem.planning.decision import ModulePlan
+from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.rewrite import Edits, RecomputeRules, apply_edits, recomputable
 
 _MAX_SKETCHES = 10
@@ -90,17 +90,17 @@ class Base:
 
   def __init__(
     self,
-    module: Module,
-    decided: ModulePlan,
+    planned: PlannedModule[ModulePlan],
     rates: cost.Rates,
     may_offload: bool,
   ):
-    self.decided = decided
-    self.module = decided.apply(module)
+    self.planned = planned
+    self.decided = planned.decision
+    self.module = planned.module
     # Where the step copies of its own accord, the link is busy.
     may_use_link = may_offload and not has_transfers(self.module)
     self._link = _link(rates) if may_use_link else None
-    self._model = AssignmentModel(self.module, decided.platform)
+    self._model = planned.model
     assignment = self._model.assign()
     self._temp_bytes = assignment.temp_bytes
     self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
