@@ -110,6 +110,7 @@ class OrderSearch:
       if computation.id in sequential and computation is not module.entry:
         self._plan_inner(computation)
     self.entry = from_hlo(self.model, module.entry, self._callees)
+    self._initial = tuple(range(self.entry.graph.num_nodes))
 
   def may_reach(self, limit_bytes: float) -> bool:
     """Whether a quick bound allows as few bytes of temporaries."""
@@ -122,10 +123,12 @@ class OrderSearch:
   @functools.cached_property
   def _low_bytes(self) -> int:
     """A quick bound for the entry's graph, memory of slots included."""
+    return self._quick_bound_of(self._initial)
+
+  def _quick_bound_of(self, nodes: Sequence[int]) -> int:
+    flows = _TUNING.quick_flows
     graph = self.entry.graph
-    initial = range(graph.num_nodes)
-    found = bounds.lower_bound(graph, initial, _TUNING.quick_flows, self._cut)
-    return found.num_bytes
+    return bounds.lower_bound(graph, nodes, flows, self._cut).num_bytes
 
   @functools.cached_property
   def _quick_bound(self) -> int:
@@ -143,9 +146,8 @@ class OrderSearch:
         asked for.
       initial_bytes: Temporaries of the module as it is, if known.
     """
-    graph = self.entry.graph
-    initial = tuple(range(graph.num_nodes))
-    free, candidates = self._search_models(initial)
+    graph, initial = self.entry.graph, self._initial
+    free, candidates = self._search_models()
     if not self.may_reach(enough_bytes) and self._options.effort != "prove":
       candidates = iter((initial,))
     bound = self._bound(graph, free.lower_bound_bytes) - graph.base_bytes
@@ -166,12 +168,12 @@ class OrderSearch:
     )
 
   def _search_models(
-    self, initial: tuple[int, ...]
+    self,
   ) -> tuple[order.OrderResult, Iterator[tuple[int, ...]]]:
     """Returns the result where slots are free, and orders to be priced."""
     graph, low = self.entry.graph, self._low_bytes
-    if self._meets(liveness.peak_bytes(graph, initial), low):
-      free = order.unchanged(graph, initial, low)
+    if self._meets(liveness.peak_bytes(graph, self._initial), low):
+      free = order.unchanged(graph, self._initial, low)
       return free, self._by_turns(free.candidates)
     proven = self._proven()
     if proven is not None:
@@ -202,8 +204,7 @@ class OrderSearch:
     """Yields orders, and after the first one that is close to XLA's."""
     yield from candidates[:1]
     if not self._is_close_first and candidates:
-      initial = range(graph.num_nodes)
-      yield order.bring_closer(graph, initial, candidates[0])
+      yield order.bring_closer(graph, self._initial, candidates[0])
     yield from candidates[1:]
 
   def _proven(self) -> order.OrderResult | None:
@@ -211,10 +212,7 @@ class OrderSearch:
     graph, packed = self.entry.graph, self._packed
     if not packed.candidates:
       return None
-    bound = bounds.lower_bound(
-      graph, packed.order, _TUNING.quick_flows, self._cut
-    )
-    low = max(bound.num_bytes, self._low_bytes)
+    low = max(self._quick_bound_of(packed.order), self._low_bytes)
     peak_bytes = liveness.peak_bytes(graph, packed.order)
     if not self._meets(peak_bytes, low):
       return None
@@ -285,7 +283,7 @@ class OrderSearch:
     known: Mapping[tuple[int, ...], int],
   ) -> tuple[tuple[int, ...], int]:
     """Prices orders; of those that need the fewest bytes, the closest wins."""
-    initial = tuple(range(self.entry.graph.num_nodes))
+    initial = self._initial
     priced: dict[tuple[int, ...], int] = {}
     limit = None
     for candidate in itertools.chain(
@@ -311,18 +309,15 @@ class OrderSearch:
     """Lowers the entry's bound where a callee's own order is not proven."""
     if all(c.extra_bytes == c.bound_bytes for c in self._callees.values()):
       return bound
-    entry = self._module.entry
     callees = {
       key: CalleePeak(c.bound_bytes, c.bound_bytes)
       for key, c in self._callees.items()
     }
-    optimistic = from_hlo(self.model, entry, callees).graph
+    optimistic = from_hlo(self.model, self._module.entry, callees).graph
     if optimistic == graph:
       return bound
-    initial = range(graph.num_nodes)
-    return bounds.lower_bound(
-      optimistic, initial, _TUNING.callee_flows
-    ).num_bytes
+    flows = _TUNING.callee_flows
+    return bounds.lower_bound(optimistic, self._initial, flows).num_bytes
 
 
 def _without_slots(graph: Graph) -> Graph:
