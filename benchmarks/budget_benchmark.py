@@ -12,11 +12,13 @@ in the host's memory.
       --output=rows.jsonl
 """
 
+import contextlib
 import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
+from unittest import mock
 
 import jax
 from absl import app, flags
@@ -30,9 +32,10 @@ from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers, lora, vision
 from jaxmem import cost, targets
-from jaxmem.compiler import Capture, mark, xla_dump
-from jaxmem.planning import LimitPlan, Request
-from jaxmem.versions import choose
+from jaxmem.compiler import ScheduleCapture, compile_and_read, handling
+from jaxmem.planning import DecidedModules, LimitPlan, PlannedModule, Request
+from jaxmem.step_planner import budget_of
+from jaxmem.versions import pick
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Examples per step.")
@@ -169,14 +172,15 @@ class _Case:
     self._compile_s, self._num_compiles = 0.0, 0
     fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
     request = dataclasses.replace(self._request, limit_bytes=fixed_bytes + room)
-    capture = Capture(
-      lambda traced: cast(Any, _Timed(self, self._lower(traced))),
-      targets.compile_options(self._target),
-      request,
-    )
-    variant = choose.pick(self._trace(self._step), capture, request)
+    with self._counting_compiles():
+      version, module = pick(
+        self._trace(self._step), ScheduleCapture(request), request
+      )
     picking_s = time.process_time() - start_s - self._compile_s
-    captured = self._module(variant.traced)
+    decided = DecidedModules()
+    if module is not None:
+      decided.add(module)
+    captured = self._module(version.traced)
     start_s = time.process_time() - picking_s
     row: Row = {
       "effort": _EFFORT.value,
@@ -184,57 +188,63 @@ class _Case:
       "compile_s": round(self._compile_s, 1),
     }
     try:
-      plan = request.decide(captured, self._platform)
-      assert isinstance(plan, LimitPlan)
+      planned = request.decide(captured, self._platform, decided)
     except jaxmem.InfeasibleError as error:
       row["error"] = "no plan was found"
       row["smallest_temp_bytes"] = error.smallest_bytes - fixed_bytes
       row["lower_bound_bytes"] = error.lower_bound_bytes - fixed_bytes
       return row | {"planning_s": round(time.process_time() - start_s, 1)}
-    # A changed step includes what makes anew that no longer waits.
-    extra_s = plan.extra_s + variant.extra_s
+    plan = planned.decision
+    assert isinstance(plan, LimitPlan)
+    budget = budget_of(plan, version, self._step_s)
     row |= {
       "temp_bytes": plan.planned_bytes,
       "is_measured": False,
-      "extra": round(extra_s / (plan.step_s - variant.extra_s), 5),
+      "extra": round(budget.extra, 5),
       "lower_bound_bytes": plan.lower_bound_bytes,
-      "num_recomputed": len(plan.edits.recomputes),
-      "num_offloaded": len(plan.edits.offloads),
-      "num_dropped": variant.num_residuals,
-      "dropped_bytes": variant.saved_bytes,
-      "blocks": variant.choice and dataclasses.asdict(variant.choice),
+      "num_recomputed": budget.num_recomputed,
+      "num_offloaded": budget.num_offloaded,
+      "num_dropped": budget.num_dropped,
+      "dropped_bytes": budget.dropped_bytes,
+      "blocks": version.choice and dataclasses.asdict(version.choice),
       "is_reordered": bool(plan.base.orders),
       "num_instructions": len(captured.entry.instructions),
       "first_plan_s": round(plan.first_s, 2),
       "planning_s": round(time.process_time() - start_s, 1),
+      "schedule_extra": round(budget.change, 5),
     }
-    planned = plan.apply(captured)
-    row["schedule_extra"] = self._extra(planned)
     row["copies"] = dataclasses.asdict(
-      cost.step_time(planned, cost.for_target(self._target))
+      cost.step_time(planned.module, cost.for_target(self._target))
     )
     if not _COMPILE.value:
       return row
-    return row | _measured(row, self._measure(variant.traced, plan))
+    return row | _measured(row, self._measure(version.traced, plan))
 
   def _measure(self, traced: jax.stages.Traced, plan: LimitPlan) -> int:
     """Compiles a plan; returns the temporaries as XLA reports them."""
 
     def rewrite(data: bytes, platform: str) -> bytes:
       module, _ = self._request.read(data, platform)
-      return plan.apply(module).to_bytes()
+      return PlannedModule.of(module, plan).module.to_bytes()
 
-    tag = mark.new_tag()
-    compiler_hook.add_handler(tag, rewrite)
-    try:
-      return self._temp_bytes(mark.with_mark(traced, tag))
-    finally:
-      compiler_hook.remove_handler(tag)
+    with handling(traced, rewrite) as marked:
+      return self._temp_bytes(marked)
 
-  def add_compile(self, seconds: float) -> None:
-    """Counts a compile up to the schedule while a version is picked."""
-    self._compile_s += seconds
-    self._num_compiles += 1
+  @contextlib.contextmanager
+  def _counting_compiles(self) -> Iterator[None]:
+    """Counts compiles up to the schedule, and how long XLA takes for them."""
+    compile_lowered = jax.stages.Lowered.compile
+
+    def timed(*args: Any, **kwargs: Any) -> jax.stages.Compiled:
+      start_s = time.process_time()
+      try:
+        return compile_lowered(*args, **kwargs)
+      finally:
+        self._compile_s += time.process_time() - start_s
+        self._num_compiles += 1
+
+    with mock.patch.object(jax.stages.Lowered, "compile", timed):
+      yield
 
   def _by_hand(self, policy: Any) -> Row:
     """Returns what `jax.checkpoint` around each block makes of the step."""
@@ -267,10 +277,9 @@ class _Case:
     )
     target = dataclasses.replace(self._target, config_text=text)
     jitted = jax.jit(self._step.function, **self._step.jit_kwargs)
-    lowered = targets.lower(jitted, self._step.args, {}, target)
+    traced = targets.trace(jitted, self._step.args, {}, target)
     # It recomputes after scheduling, so that only the whole compile shows it.
-    options = targets.compile_options(target)
-    compiled = xla_dump.compile_and_read(lowered, options)
+    compiled = compile_and_read(traced, target)
     return self._as_is(Module(compiled.hlo_module))
 
   def _as_is(self, module: Module) -> Row:
@@ -286,19 +295,13 @@ class _Case:
     jitted = jax.jit(step.function, **step.jit_kwargs)
     return targets.trace(jitted, step.args, {}, self._target)
 
-  def _lower(self, traced: jax.stages.Traced) -> jax.stages.Lowered:
-    return targets.lower_traced(traced, self._target)
-
   def _module(self, traced: jax.stages.Traced) -> Module:
     """Compiles a version of a step up to its schedule."""
-    options = targets.compile_options(self._target)
-    capture = Capture(self._lower, options, self._request)
-    return capture.module(traced)
+    return ScheduleCapture(self._request).module(traced)
 
   def _temp_bytes(self, traced: jax.stages.Traced) -> int:
     """Compiles, and returns the temporaries as XLA reports them."""
-    options = targets.compile_options(self._target)
-    compiled = self._lower(traced).compile(compiler_options=options)
+    compiled = targets.compile_traced(traced, self._target)
     memory = compiled.memory_analysis()
     assert memory is not None
     return memory.temp_size_in_bytes
@@ -310,22 +313,6 @@ class _Case:
   def _extra(self, module: Module) -> float:
     """Estimated seconds over those of the step as it is, as a fraction."""
     return round(self._seconds(module) / self._step_s - 1, 5)
-
-
-class _Timed:
-  """A lowered step that says how long XLA compiles it."""
-
-  def __init__(self, case: _Case, lowered: jax.stages.Lowered):
-    self._case = case
-    self._lowered = lowered
-
-  def compile(self, **kwargs: Any) -> jax.stages.Compiled:
-    """See `jax.stages.Lowered.compile`."""
-    start_s = time.process_time()
-    try:
-      return self._lowered.compile(**kwargs)
-    finally:
-      self._case.add_compile(time.process_time() - start_s)
 
 
 def _measured(row: Row, temp_bytes: int) -> Row:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from typing import Any
 
 import jax
 from jaxmem_hlo import compiler_hook
 
-from jaxmem import session, targets, units
-from jaxmem.compiler import Capture, mark
+from jaxmem import targets, units
+from jaxmem.compiler import ScheduleCapture, marked
 from jaxmem.jaxpr import wrap
 from jaxmem.options import Options
-from jaxmem.planning import Request
+from jaxmem.planning import DecidedModules, PlanningHandler, Request
 from jaxmem.report import Plan
-from jaxmem.runtime import kept_jit
+from jaxmem.runtime import ArenaKeepingJit
+from jaxmem.step_planner import StepPlanner
 from jaxmem.version import __version__
-from jaxmem.versions import choose
+from jaxmem.versions import pick
 
 _JIT_KEYWORDS = frozenset(inspect.signature(jax.jit).parameters) - {"fun"}
 _NOT_GIVEN: Any = object()
@@ -74,18 +74,19 @@ def jit(
   limit_bytes = _limit_bytes(memory_limit, None)
   request = Request(options=options, limit_bytes=limit_bytes)
   tag = options.tag(f"{__version__}|{limit_bytes}")
-  compiler_hook.add_handler(tag, request.rewrite)
+  handler = _handler(request)
+  compiler_hook.add_handler(tag, handler)
   if limit_bytes is not None:
-    fun = _changed_to_fit(fun, request, jit_kwargs)
-  jitted = jax.jit(mark.marked(fun, tag), **jit_kwargs)
-  return kept_jit.KeptJit(jitted) if options.keep_arena else jitted
+    fun = _changed_to_fit(fun, request, handler.decided, jit_kwargs)
+  jitted = jax.jit(marked(fun, tag), **jit_kwargs)
+  return ArenaKeepingJit(jitted) if options.keep_arena else jitted
 
 
 def plan(
   fun: Callable[..., Any],
   /,
   *args: Any,
-  target: targets.Target | str | os.PathLike[str] | None = None,
+  target: targets.TargetLike = None,
   memory_limit: int | float | str | None = None,
   options: Options | None = None,
   **kwargs: Any,
@@ -129,16 +130,30 @@ def plan(
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}
-  return session.Session(fun, jit_kwargs, request).run(args, call_kwargs)
+  return StepPlanner(fun, jit_kwargs, request).plan(args, call_kwargs)
+
+
+@functools.cache
+def _handler(request: Request) -> PlanningHandler:
+  """Returns what answers XLA for all functions that are jitted alike.
+
+  They share a mark, since that is part of what compilation caches know a
+  program by, and so they share a handler.
+  """
+  return PlanningHandler(request)
 
 
 def _changed_to_fit(
-  fun: Callable[..., Any], request: Request, jit_kwargs: dict[str, Any]
+  fun: Callable[..., Any],
+  request: Request,
+  decided: DecidedModules,
+  jit_kwargs: dict[str, Any],
 ) -> Callable[..., Any]:
   """Wraps a step: less waits for its backward pass, if need be.
 
   The step is traced once, when jit traces the wrapper; what it returns is
-  traced from a version's jaxpr.
+  traced from a version's jaxpr. The plan of that version waits in `decided`
+  until XLA shows its module.
   """
 
   @functools.wraps(fun)
@@ -146,9 +161,10 @@ def _changed_to_fit(
     if jax.config.jax_disable_jit:
       return fun(*args, **kwargs)
     traced = jax.jit(fun, **jit_kwargs).trace(*args, **kwargs)
-    compiler = Capture(lambda version: version.lower(), None, request)
-    variant = choose.pick(traced, compiler, request)
-    return wrap.run(variant.traced, args, kwargs)
+    version, module = pick(traced, ScheduleCapture(request), request)
+    if module is not None:
+      decided.add(module)
+    return wrap.run(version.traced, args, kwargs)
 
   return step
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxmem import session, targets, units
+from jaxmem import targets, units
 from jaxmem.errors import InfeasibleError
 from jaxmem.options import Options
 from jaxmem.planning import Request
 from jaxmem.report import Plan, Progress
+from jaxmem.step_planner import StepPlanner
 
 # (step, args) or (step, args, jit_kwargs).
 Step = tuple[Any, ...]
 
+# After so many batches the largest that fits so far is taken.
 _MAX_COMPILES = 12
 
 
@@ -47,7 +48,7 @@ class BatchPlan:
 def max_batch(
   step_factory: Callable[[int], Step],
   *,
-  target: targets.Target | str | os.PathLike[str] | None = None,
+  target: targets.TargetLike = None,
   limit: int | float | str | None = None,
   start: int = 1,
   multiple_of: int = 1,
@@ -86,14 +87,14 @@ def max_batch(
   request = Request(
     options=options or Options(), limit_bytes=limit_bytes, target=device
   )
-  search = _Search(step_factory, request, multiple_of)
+  search = _BatchSearch(step_factory, request, multiple_of)
   batch = search.run(start)
-  made, args = search.session(batch)
-  plan = made.run(args, {})
+  planner, args = search.planner(batch)
+  plan = planner.plan(args, {})
   return BatchPlan(batch=batch, plan=plan, smallest_bytes=search.smallest)
 
 
-class _Search:
+class _BatchSearch:
   """Batches that were tried."""
 
   def __init__(
@@ -132,8 +133,8 @@ class _Search:
   def _fits(self, batch: int) -> bool:
     self._progress.show(f"compiling and planning batch {batch}")
     if batch not in self.smallest:
-      made, args = self.session(batch)
-      self.smallest[batch] = made.smallest_bytes(args)
+      planner, args = self.planner(batch)
+      self.smallest[batch] = planner.smallest_bytes(args)
     return self.smallest[batch] <= self._limit_bytes
 
   def _next(self, low: int, high: int | None) -> int:
@@ -167,8 +168,8 @@ class _Search:
       lower_bound_bytes=0,
     )
 
-  def session(self, batch: int) -> tuple[session.Session, tuple[Any, ...]]:
-    """Returns the session of a batch's step, and the step's arguments."""
+  def planner(self, batch: int) -> tuple[StepPlanner, tuple[Any, ...]]:
+    """Returns what plans a batch's step, and the step's arguments."""
     made = tuple(self._factory(batch))
     if len(made) not in (2, 3) or not callable(made[0]):
       raise ValueError(
@@ -176,4 +177,4 @@ class _Search:
         f" got {made!r}."
       )
     jit_kwargs = dict(made[2]) if len(made) == 3 else {}
-    return session.Session(made[0], jit_kwargs, self._request), tuple(made[1])
+    return StepPlanner(made[0], jit_kwargs, self._request), tuple(made[1])

@@ -18,8 +18,9 @@ from jaxmem_hlo import compiler_hook
 from watched import WatchedTest, arrays, branches, name_of
 
 import jaxmem
-from jaxmem import session, targets
+from jaxmem import targets
 from jaxmem.runtime import kept_arena
+from jaxmem.step_planner import StepPlanner
 
 
 class Callable:
@@ -385,7 +386,7 @@ class PlanTest(parameterized.TestCase):
   def test_bad_limits_are_refused_before_compiling(self, limit):
     compiled = mock.Mock(side_effect=AssertionError)
     with (
-      mock.patch.object(session.Session, "run", compiled),
+      mock.patch.object(StepPlanner, "plan", compiled),
       self.assertRaisesRegex(ValueError, "memory_limit must be"),
     ):
       jaxmem.plan(branches, *arrays(), memory_limit=limit)

@@ -11,13 +11,14 @@ from unittest import mock
 import jax
 import record_modules
 from absl.testing import absltest, parameterized
+from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.compiler_hook import PlanningWarning
 from watched import WatchedTest, arrays, branches
 
 import jaxmem
 from jaxmem import order
 from jaxmem.order import OrderResult
-from jaxmem.planning import reorder, request
+from jaxmem.planning import request
 from jaxmem.planning.decision import ModulePlan
 
 
@@ -90,9 +91,7 @@ class FaultTest(WatchedTest):
     prices = itertools.count(-1, -1)
     with (
       mock.patch.object(order, "plan_order", wrong),
-      mock.patch.object(
-        reorder._ModulePlanner, "_temp_bytes", lambda *_: next(prices)
-      ),
+      mock.patch.object(AssignmentModel, "temp_bytes", lambda *_: next(prices)),
     ):
       self.check(num_warnings=1)
     self.assertEqual(self.plans, [])

@@ -237,7 +237,7 @@ class FrontierTest(parameterized.TestCase):
 
   def test_a_plan_from_a_file_has_no_program(self):
     plan = jaxmem.Plan.from_json(_unlimited().to_json())
-    with self.assertRaisesRegex(RuntimeError, "knows no program"):
+    with self.assertRaisesRegex(RuntimeError, "does not have its program"):
       plan.frontier()
 
 

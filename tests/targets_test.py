@@ -15,6 +15,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from jaxmem import targets
+from jaxmem.targets import cuda_plugin, deviceless
 
 _CUSTOM = """
 gpu_device_info {
@@ -149,7 +150,7 @@ class MissingPluginTest(absltest.TestCase):
   def test_names_the_remedy(self):
     target = targets.get(_CUSTOM.replace("Small", "Unplugged"))
     with (
-      mock.patch.object(targets, "_CUDA_PLUGINS", ()),
+      mock.patch.object(cuda_plugin, "_PLUGINS", ()),
       self.assertRaisesRegex(
         RuntimeError,
         rf"pip install 'jax-cuda13-plugin=={metadata.version('jaxlib')}'",
@@ -232,7 +233,7 @@ class DevicelessTest(parameterized.TestCase):
       mock.patch.object(jax.ShapeDtypeStruct, "sharding", many, create=True),
       self.assertRaisesRegex(ValueError, "one device, got .* over 4 devices"),
     ):
-      targets._place(
+      deviceless._place(
         jax.ShapeDtypeStruct((2,), jnp.float32), sharding=None, name="h200"
       )
 
@@ -246,6 +247,7 @@ class DevicelessTest(parameterized.TestCase):
 import jax, jax.numpy as jnp
 jnp.ones(3).block_until_ready()
 from jaxmem import targets
+from jaxmem.targets import cuda_plugin, deviceless
 step = jax.jit(lambda x: (x @ x).sum())
 lowered = targets.lower(step, (jnp.ones((256, 256)),), target="h200")
 compiled = lowered.compile(compiler_options=targets.compile_options("h200"))

@@ -1,5 +1,7 @@
-"""XLA's compiler from outside: marked functions, captured modules, dumps."""
+"""XLA's compiler from outside: marked steps, schedules, dumps of compiles."""
 
-from jaxmem.compiler.capture import Capture
+from jaxmem.compiler.mark import handling, marked
+from jaxmem.compiler.schedules import ScheduleCapture
+from jaxmem.compiler.xla_dump import compile_and_read
 
-__all__ = ["Capture"]
+__all__ = ["ScheduleCapture", "compile_and_read", "handling", "marked"]

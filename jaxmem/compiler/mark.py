@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from jaxmem_hlo import compiler_hook
 
 from jaxmem.jaxpr import internals
 
-_plan_numbers = itertools.count()
+_compile_numbers = itertools.count()
 
 
 def marked(fun: Callable[..., Any], tag: str) -> Callable[..., Any]:
@@ -34,16 +35,29 @@ def marked(fun: Callable[..., Any], tag: str) -> Callable[..., Any]:
   return step
 
 
-def with_mark(traced: jax.stages.Traced, tag: str) -> jax.stages.Traced:
-  """Returns a traced function whose modules carry a mark; see `marked`."""
-  compiler_hook.install()
-  return internals.with_name(traced, compiler_hook.mark(traced.fun_name, tag))
+@contextlib.contextmanager
+def handling(
+  traced: jax.stages.Traced, handler: compiler_hook.Handler
+) -> Iterator[jax.stages.Traced]:
+  """Lets a handler answer XLA in what is compiled inside the context.
 
+      with handling(traced, handler) as marked:
+        marked.lower().compile()
 
-def new_tag() -> str:
-  """Returns a tag that no other process or call uses.
+  Args:
+    traced: The step.
+    handler: What is shown the step's module once XLA has scheduled it.
 
-  It makes the module's name, and with it the key in a persistent compilation
-  cache, new: a cached program would not pass by the hook.
+  Yields:
+    The step under a name whose modules the handler is shown. No other process
+    or call uses it, so that no compilation cache can know the program: a cached
+    one would not pass by the hook.
   """
-  return f"plan{os.getpid()}n{next(_plan_numbers)}t{time.time_ns()}"
+  tag = f"plan{os.getpid()}n{next(_compile_numbers)}t{time.time_ns()}"
+  compiler_hook.install()
+  compiler_hook.add_handler(tag, handler)
+  try:
+    name = compiler_hook.mark(traced.fun_name, tag)
+    yield internals.with_name(traced, name)
+  finally:
+    compiler_hook.remove_handler(tag)

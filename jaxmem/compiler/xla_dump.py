@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from typing import Any
 
 import jax
 from jaxmem_hlo.proto import hlo_pb2
+
+from jaxmem import targets
 
 _SUFFIX = "after_optimizations.hlo.pb"
 
 
 def compile_and_read(
-  lowered: jax.stages.Lowered, compiler_options: dict[str, Any] | None = None
+  traced: jax.stages.Traced, target: targets.TargetLike
 ) -> hlo_pb2.CompiledModule:
   """Compiles a program and reads its schedule and buffer assignment.
 
   Args:
-    lowered: The program.
-    compiler_options: Options of the compile besides those that dump it.
+    traced: The program; see `targets.trace`.
+    target: What it was traced for.
 
   Raises:
     RuntimeError: If XLA wrote no dump, or more than one of this name.
   """
   with tempfile.TemporaryDirectory() as folder:
     options = {
-      **(compiler_options or {}),
+      **targets.compile_options(target),
       "xla_dump_to": folder,
       "xla_dump_hlo_as_proto": True,
     }
+    lowered = targets.lower_traced(traced, target)
     compiled = lowered.compile(compiler_options=options)
     # "HloModule jit_train_step, is_scheduled=true, ..."
     name = (

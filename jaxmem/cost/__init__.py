@@ -7,6 +7,7 @@ from jaxmem.cost.copies import (
   schedule_seconds,
   step_time,
 )
+from jaxmem.cost.device import Device, device_for
 from jaxmem.cost.rates import CPU, DATA_SHEETS, Precision, Rates, for_target
 from jaxmem.cost.roofline import Cost, instruction_costs
 from jaxmem.cost.traffic import TrafficCounter, array_bytes, trip_count
@@ -15,12 +16,14 @@ __all__ = [
   "CPU",
   "DATA_SHEETS",
   "Cost",
+  "Device",
   "Precision",
   "Rates",
   "StepTime",
   "TrafficCounter",
   "array_bytes",
   "copies",
+  "device_for",
   "for_target",
   "has_transfers",
   "instruction_costs",

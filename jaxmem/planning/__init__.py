@@ -1,6 +1,21 @@
 """Decides what becomes of one scheduled module: its order, and edits of it."""
 
-from jaxmem.planning.fit import LimitPlan, LimitPlanner
-from jaxmem.planning.request import Decided, Request, apply
+from jaxmem.planning.decided import DecidedModule, DecidedModules
+from jaxmem.planning.decision import Decision, LimitPlan, PlannedModule
+from jaxmem.planning.fit import LimitPlanner
+from jaxmem.planning.frontier import plan_frontier
+from jaxmem.planning.request import PlanningHandler, Request
+from jaxmem.planning.tuning import TUNING
 
-__all__ = ["Decided", "LimitPlan", "LimitPlanner", "Request", "apply"]
+__all__ = [
+  "TUNING",
+  "DecidedModule",
+  "DecidedModules",
+  "Decision",
+  "LimitPlan",
+  "LimitPlanner",
+  "PlannedModule",
+  "PlanningHandler",
+  "Request",
+  "plan_frontier",
+]

@@ -1,14 +1,20 @@
-"""What was decided for a module: its orders, and copies that go."""
+"""What was decided for a module, and the module that comes of it.
+
+A decision names instructions by their ids, so it also holds for the same module
+of another compile.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import Literal
 
+from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-Status = Literal["optimal", "feasible", "baseline"]
+from jaxmem.report import Status
+from jaxmem.rewrite import Edits, apply_edits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,3 +64,95 @@ class ModulePlan:
     """Returns the module that was planned, as planned."""
     changed = module.with_bitcasts(self.removed_copies)
     return changed.with_schedules(self.orders)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LimitPlan:
+  """What was decided for a module under a byte limit.
+
+  Attributes:
+    base: The order and the copies that the edits are made on.
+    edits: What runs again and what moves to the host; ids of the module that
+      `base` makes.
+    order: Ids of the edited entry in execution order, where copies to and from
+      the host were moved behind kernels; None where they were not.
+    limit_bytes: Most bytes of the whole program.
+    fixed_bytes: Bytes of arguments and outputs.
+    planned_bytes: Predicted temporaries.
+    lower_bound_bytes: No plan with edits of this kind, on any order that was
+      tried, needs fewer temporaries.
+    step_s: Estimated seconds of the step without edits.
+    extra_s: Estimated seconds that the edits add.
+    schedule_s: Estimated seconds of all that the planned schedule runs. It is
+      less than `step_s` and `extra_s` together where originals are not needed
+      any more, or copies were removed.
+    first_s: Wall time until something fitted, planning the order and other
+      limits included.
+    seconds: Wall time of planning the module, likewise.
+  """
+
+  base: ModulePlan
+  edits: Edits
+  order: tuple[int, ...] | None
+  limit_bytes: int
+  fixed_bytes: int
+  planned_bytes: int
+  lower_bound_bytes: int
+  step_s: float
+  extra_s: float
+  schedule_s: float
+  first_s: float
+  seconds: float
+
+  @property
+  def platform(self) -> str:
+    """What the module was compiled for: "cpu" or "cuda"."""
+    return self.base.platform
+
+  @property
+  def is_changed(self) -> bool:
+    """Whether the plan differs from XLA's."""
+    return self.base.is_changed or bool(self.edits) or self.order is not None
+
+  def apply(self, module: Module) -> Module:
+    """Returns the module that was planned, as planned."""
+    changed = self.base.apply(module)
+    if self.edits:
+      changed = apply_edits(changed, self.edits, self.base.platform)
+    if self.order is not None:
+      changed = changed.with_schedules({changed.entry.id: self.order})
+    return changed
+
+
+Decision = ModulePlan | LimitPlan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedModule[D: Decision]:
+  """A module before and after it was planned.
+
+  Attributes:
+    given: The scheduled module that was planned.
+    module: The same as planned: what XLA gets.
+    decision: What made the one of the other.
+  """
+
+  given: Module
+  module: Module
+  decision: D
+
+  @staticmethod
+  def of[E: Decision](given: Module, decision: E) -> PlannedModule[E]:
+    """Applies a decision to the module it was made for."""
+    module = decision.apply(given) if decision.is_changed else given
+    return PlannedModule(given=given, module=module, decision=decision)
+
+  @functools.cached_property
+  def model(self) -> AssignmentModel:
+    """Predicts the buffer assignment of the planned module."""
+    return AssignmentModel(self.module, self.decision.platform)
+
+  @property
+  def planned_bytes(self) -> int:
+    """Predicted temporaries of the planned module."""
+    return self.decision.planned_bytes

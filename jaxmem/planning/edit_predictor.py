@@ -18,8 +18,7 @@ class EditPredictor:
   """Edits one module, and predicts what XLA's buffer assignment makes of it.
 
   Args:
-    module: A scheduled module.
-    platform: "cpu" or "cuda".
+    model: The assignment model of a scheduled module.
 
   Attributes:
     module: The module.
@@ -28,10 +27,9 @@ class EditPredictor:
     fixed_bytes: Bytes of its arguments and outputs.
   """
 
-  def __init__(self, module: Module, platform: str):
-    self.module = module
-    self._platform = platform
-    self.model = AssignmentModel(module, platform)
+  def __init__(self, model: AssignmentModel):
+    self.module = model.module
+    self.model = model
     assignment = self.model.assign()
     self.temp_bytes = assignment.temp_bytes
     self.fixed_bytes = assignment.program_bytes - assignment.temp_bytes
@@ -46,14 +44,16 @@ class EditPredictor:
     """Returns the module with edits."""
     if not edits:
       return self.module
-    return apply_edits(self.module, edits, self._platform, self.rules)
+    return apply_edits(self.module, edits, self.model.platform, self.rules)
 
   def predict(self, edits: Edits) -> int:
     """Returns the temporaries of the edited module, in bytes."""
     if not edits:
       return self.temp_bytes
     if edits not in self._predicted:
-      model = AssignmentModel(self.edited(edits), self._platform, self.model)
+      model = AssignmentModel(
+        self.edited(edits), self.model.platform, self.model
+      )
       self._predicted[edits] = model.temp_bytes()
       del model
       if len(self._predicted) % _TUNING.modules_between_collections == 0:

@@ -25,88 +25,17 @@ from jaxmem.errors import InfeasibleError, name_buffers
 from jaxmem.graph import from_hlo
 from jaxmem.options import Options
 from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
-from jaxmem.planning.decision import ModulePlan
+from jaxmem.planning.collector import paused_collector
+from jaxmem.planning.decision import LimitPlan, ModulePlan, PlannedModule
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_copies
 from jaxmem.planning.refine import refine
-from jaxmem.planning.reorder import paused_collector, plan_module, verify_module
-from jaxmem.rewrite import Edits, apply_edits
+from jaxmem.planning.reorder import plan_module, verify_module
+from jaxmem.planning.tuning import TUNING
 
-# Of the room: the first limit of live bytes. XLA packs most orders so tightly;
-# whether a higher limit does is seen when a sketch is refined.
-_FIRST = 0.99
-# Likewise for an estimate, which had better be too low: temporaries that move
-# into the memory of arguments may make up for it.
-_ESTIMATED = 1.04
-# A sketch that costs so much more than the cheapest is not followed any longer.
-_NEARLY = 1.1
-# A sketch on another order has to cost this part of the cheapest, where that
-# costs more than this part of the step.
-_CHEAPER = 0.99
-_LITTLE = 0.001
-# Shares of the room that are tried, too, in steps of so few instructions, if a
-# plan costs so many times what a bound allows.
-_LOWER = (0.97, 0.94)
-_FEW_STEPS = 400
-_UNLUCKY = 1.25
-# A sketch for less room is followed if it costs less than this part more.
-_PROMISING = 1.15
-# The share of the smallest plan's bytes that the next sketch is asked for.
-_SMALLER = 0.98
+_TUNING = TUNING.fit
+# How many of the buffers that are needed at once an error names.
 _NUM_NAMED = 8
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LimitPlan:
-  """What was decided for a module under a byte limit.
-
-  Attributes:
-    base: The order and the copies that the edits are made on.
-    edits: What runs again and what moves to the host; ids of the module that
-      `base` makes.
-    order: Ids of the edited entry in execution order, where copies to and from
-      the host were moved behind kernels; None where they were not.
-    limit_bytes: Most bytes of the whole program.
-    fixed_bytes: Bytes of arguments and outputs.
-    planned_bytes: Predicted temporaries.
-    lower_bound_bytes: No plan with edits of this kind, on any order that was
-      tried, needs fewer temporaries.
-    step_s: Estimated seconds of the step without edits.
-    extra_s: Estimated seconds that the edits add.
-    schedule_s: Estimated seconds of all that the planned schedule runs. It is
-      less than `step_s` and `extra_s` together where originals are not needed
-      any more, or copies were removed.
-    first_s: Wall time until something fitted, planning the order and other
-      limits included.
-    seconds: Wall time of planning the module, likewise.
-  """
-
-  base: ModulePlan
-  edits: Edits
-  order: tuple[int, ...] | None
-  limit_bytes: int
-  fixed_bytes: int
-  planned_bytes: int
-  lower_bound_bytes: int
-  step_s: float
-  extra_s: float
-  schedule_s: float
-  first_s: float
-  seconds: float
-
-  @property
-  def is_changed(self) -> bool:
-    """Whether the plan differs from XLA's."""
-    return self.base.is_changed or bool(self.edits) or self.order is not None
-
-  def apply(self, module: Module) -> Module:
-    """Returns the module that was planned, as planned."""
-    changed = self.base.apply(module)
-    if self.edits:
-      changed = apply_edits(changed, self.edits, self.base.platform)
-    if self.order is not None:
-      changed = changed.with_schedules({changed.entry.id: self.order})
-    return changed
 
 
 class LimitPlanner:
@@ -114,34 +43,28 @@ class LimitPlanner:
 
   Args:
     module: A scheduled module.
-    platform: "cpu" or "cuda".
+    device: The device planned for.
     options: How hard to try.
-    rates: Of the device that estimates are made for.
   """
 
-  def __init__(
-    self, module: Module, platform: str, options: Options, rates: cost.Rates
-  ):
+  def __init__(self, module: Module, device: cost.Device, options: Options):
     self._spent_s = 0.0
     # When something fitted, by room.
     self._first_s: dict[int, float] = {}
     self._name = compiler_hook.unmarked(module.name).removeprefix("jit_")
     self._options = options
-    self._module = module
-    self._rates = rates
+    self._device = device
     with self._timed():
-      decided = plan_module(module, platform, options)
-      self._planned = OrderedModule(module, decided, rates, options.offload)
+      planned = plan_module(module, device, options, hides_copies=False)
+      self._planned = OrderedModule(planned, device.rates, options.offload)
 
   @functools.cached_property
   def _given(self) -> OrderedModule | None:
     """XLA's own order, if the planned one is another."""
-    decided = _as_given(self._module, self._planned.decided)
-    if decided is None:
+    planned = _as_given(self._planned.planned)
+    if planned is None:
       return None
-    return OrderedModule(
-      self._module, decided, self._rates, self._options.offload
-    )
+    return OrderedModule(planned, self._device.rates, self._options.offload)
 
   def _bases(self) -> Iterator[OrderedModule]:
     """Yields the planned order at once, XLA's own when it is asked for."""
@@ -177,9 +100,9 @@ class LimitPlanner:
     if base.unedited().temp_bytes <= room:
       return 0.0
     with self._timed():
-      return base.estimate(VIEWS[0], int(_ESTIMATED * room))
+      return base.estimate(VIEWS[0], int(_TUNING.estimated_live_share * room))
 
-  def fit(self, limit_bytes: int) -> LimitPlan:
+  def fit(self, limit_bytes: int) -> PlannedModule[LimitPlan]:
     """Finds the cheapest plan whose whole program fits a limit.
 
     Args:
@@ -198,7 +121,7 @@ class LimitPlanner:
         _raise_infeasible(self._name, best, self._least_base(), room)
     return self._plan(best, limit_bytes)
 
-  def find(self, limit_bytes: int) -> LimitPlan | None:
+  def find(self, limit_bytes: int) -> PlannedModule[LimitPlan] | None:
     """Returns what `fit` does, but None where only the smallest plan might fit.
 
     To look for that takes longest.
@@ -217,7 +140,7 @@ class LimitPlanner:
   def _timed(self) -> Iterator[None]:
     self._start_s = time.perf_counter() - self._spent_s
     try:
-      with paused_collector():
+      with paused_collector:
         yield
     finally:
       self._spent_s = self._elapsed_s()
@@ -225,24 +148,23 @@ class LimitPlanner:
   def _elapsed_s(self) -> float:
     return time.perf_counter() - self._start_s
 
-  def _plan(self, best: Fit, limit_bytes: int) -> LimitPlan:
+  def _plan(self, best: Fit, limit_bytes: int) -> PlannedModule[LimitPlan]:
     with self._timed():
       base = best.base
-      edited = base.edited(best.edits)
-      order, planned_bytes = None, best.temp_bytes
       room = limit_bytes - base.fixed_bytes
       self._first_s.setdefault(room, self._elapsed_s())
-      platform = base.decided.platform
-      hidden = hide_copies(edited, platform, self._rates, room)
+      module = base.edited(best.edits)
+      order, planned_bytes = None, best.temp_bytes
+      hidden = hide_copies(module, self._device, room)
       if hidden is not None:
         order, planned_bytes = hidden.order, hidden.temp_bytes
-        edited = edited.with_schedules({edited.entry.id: order})
+        module = hidden.module
       if self._options.verify and (best.edits or hidden):
-        verify_module(edited, platform)
+        verify_module(AssignmentModel(module, self._device.platform))
       bound = self._least_base().bound.num_bytes
-      schedule_s = cost.schedule_seconds(edited, self._rates)
-    return LimitPlan(
-      base=base.decided,
+      schedule_s = cost.schedule_seconds(module, self._device.rates)
+    decision = LimitPlan(
+      base=base.planned.decision,
       edits=best.edits,
       order=order,
       limit_bytes=limit_bytes,
@@ -254,6 +176,9 @@ class LimitPlanner:
       schedule_s=schedule_s,
       first_s=self._first_s[room],
       seconds=self._spent_s,
+    )
+    return PlannedModule(
+      given=base.planned.given, module=module, decision=decision
     )
 
   def smallest_bytes(self) -> int:
@@ -271,8 +196,10 @@ class LimitPlanner:
     found = [b.smallest(view) for b in self._bases() for view in VIEWS]
     best = min(found, key=_size)
     best = min(best, *(best.base.smallest(v) for v in LAST_VIEWS), key=_size)
-    while best.temp_bytes and best.base.num_steps <= _FEW_STEPS:
-      sketches = self._all_sketches(int(_SMALLER * best.temp_bytes))
+    while best.temp_bytes and best.base.num_steps <= _TUNING.few_steps:
+      sketches = self._all_sketches(
+        int(_TUNING.shrinking_share * best.temp_bytes)
+      )
       if not sketches:
         break
       best = min(sketches, key=_size)
@@ -288,13 +215,13 @@ class LimitPlanner:
     if not sketches:
       return None
     best = self._refined(sketches)
-    for share in _LOWER:
+    for share in _TUNING.lower_room_shares:
       if not self._is_unlucky(best, room):
         break
       lower = int(share * room)
       sketches = self._all_sketches(lower)
       least_s = min((f.extra_s for f in sketches), default=math.inf)
-      if least_s < _PROMISING * best.extra_s:
+      if least_s < _TUNING.promising_ratio * best.extra_s:
         found = self._refined(sketches)
         best = min(best, found, key=lambda f: f.extra_s)
     return best
@@ -303,8 +230,8 @@ class LimitPlanner:
     """Whether packing seems to make a plan of few values dear."""
     base = fit.base
     return (
-      base.num_steps <= _FEW_STEPS
-      and fit.extra_s > _UNLUCKY * base.least_seconds(room)
+      base.num_steps <= _TUNING.few_steps
+      and fit.extra_s > _TUNING.unlucky_ratio * base.least_seconds(room)
     )
 
   def _all_sketches(self, room: int) -> list[Fit]:
@@ -324,7 +251,7 @@ class LimitPlanner:
     luck, which each sketch has anew.
     """
     ranked = sorted(sketches, key=lambda f: f.extra_s)
-    if ranked[0].base.num_steps > _FEW_STEPS:
+    if ranked[0].base.num_steps > _TUNING.few_steps:
       ranked = ranked[:1]
     found = []
     for sketch in ranked:
@@ -347,10 +274,10 @@ class LimitPlanner:
         if not _promises_more(base, best):
           continue
       for view in views:
-        worse_s, start = math.inf, int(_FIRST * room)
+        worse_s, start = math.inf, int(_TUNING.first_live_share * room)
         if found:
           best = min(found, key=lambda f: f.extra_s)
-          worse_s = _NEARLY * best.extra_s
+          worse_s = _TUNING.dropped_sketch_ratio * best.extra_s
           start = best.aim.live_limit_bytes
           if best.base is base and not best.edits.offloads:
             start = base.moved_limit(best, view)
@@ -375,22 +302,28 @@ class LimitPlanner:
     return min(self._bases(), key=lambda base: base.bound.num_bytes)
 
 
-def _as_given(module: Module, decided: ModulePlan) -> ModulePlan | None:
+def _as_given(
+  planned: PlannedModule[ModulePlan],
+) -> PlannedModule[ModulePlan] | None:
   """Returns the plan that removes the same copies and keeps XLA's order.
 
   None if the plan keeps that order itself.
   """
-  orders = dict(decided.orders)
-  if orders.pop(module.entry.id, None) is None:
+  decision, entry_id = planned.decision, planned.given.entry.id
+  orders = dict(decision.orders)
+  if orders.pop(entry_id, None) is None:
     return None
-  changed = module.with_bitcasts(decided.removed_copies).with_schedules(orders)
-  model = AssignmentModel(changed, decided.platform)
-  entry = from_hlo(model, changed.entry)
+  kept = PlannedModule.of(
+    planned.given, dataclasses.replace(decision, orders={**orders})
+  )
+  entry = from_hlo(kept.model, kept.module.entry)
+  if not entry.is_repaired:
+    return kept
   # Without a copy, whoever reads its operand may have to run earlier.
-  if entry.is_repaired:
-    nodes = range(entry.graph.num_nodes)
-    orders[module.entry.id] = tuple(entry.schedule(nodes))
-  return dataclasses.replace(decided, orders=orders)
+  orders[entry_id] = tuple(entry.schedule(range(entry.graph.num_nodes)))
+  return PlannedModule.of(
+    planned.given, dataclasses.replace(decision, orders=orders)
+  )
 
 
 def _size(fit: Fit) -> tuple[int, float]:
@@ -399,10 +332,10 @@ def _size(fit: Fit) -> tuple[int, float]:
 
 def _promises_more(base: OrderedModule, best: Fit) -> bool:
   """Whether a base's plan for as many live bytes is cheaper than a sketch."""
-  if best.extra_s < _LITTLE * base.step_s:
+  if best.extra_s < _TUNING.negligible_step_share * base.step_s:
     return False
   estimate_s = base.estimate(best.aim.view, best.aim.live_limit_bytes)
-  return estimate_s < _CHEAPER * best.extra_s
+  return estimate_s < _TUNING.other_order_ratio * best.extra_s
 
 
 def _raise_infeasible(

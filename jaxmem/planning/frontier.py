@@ -10,10 +10,11 @@ from jaxmem.errors import InfeasibleError
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.report import Frontier, Point, Progress
 
+# How many limits are tried where none are asked for.
 _NUM_LIMITS = 10
 
 
-def compute(
+def plan_frontier(
   planner: LimitPlanner, limits: Sequence[int] | None, name: str, target: str
 ) -> Frontier:
   """Plans for each of several limits.
@@ -37,7 +38,7 @@ def compute(
   for limit in sorted(set(limits)):
     progress.show(f"planning for {units.format_bytes(limit)}")
     try:
-      plan = planner.fit(limit)
+      plan = planner.fit(limit).decision
     except InfeasibleError:
       points.append(Point(limit_bytes=limit, total_bytes=None))
       continue

@@ -31,7 +31,7 @@ from jaxmem.graph import callee_peaks, from_hlo
 from jaxmem.planning.aim import LAST_VIEWS, LOWEST_VIEW, VIEWS, Aim, View
 from jaxmem.planning.budget_problem import from_module
 from jaxmem.planning.candidate_tuning import TUNING
-from jaxmem.planning.decision import ModulePlan
+from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.edit_predictor import EditPredictor
 from jaxmem.rewrite import Edits
 
@@ -71,31 +71,29 @@ class OrderedModule:
   """One order of a module that edits can be made on.
 
   Args:
-    module: The module.
-    decided: The order, and which copies are removed.
+    planned: The module in that order.
     rates: Of the device.
     may_offload: Whether edits may move values to the host.
 
   Attributes:
-    decided: The order, and which copies are removed.
+    planned: The module in that order.
     fixed_bytes: Bytes of arguments and outputs.
     step_s: Estimated seconds of the step without edits.
   """
 
   def __init__(
     self,
-    module: Module,
-    decided: ModulePlan,
+    planned: PlannedModule[ModulePlan],
     rates: cost.Rates,
     may_offload: bool,
   ):
-    self.decided = decided
-    module = decided.apply(module)
+    self.planned = planned
+    module = planned.module
     # If the step itself copies to or from the host, the link is busy.
     may_use_link = may_offload and not has_transfers(module)
     self._link = _link(rates) if may_use_link else None
     self._move_s = 2 * rates.launch_s
-    self._predictor = EditPredictor(module, decided.platform)
+    self._predictor = EditPredictor(planned.model)
     self.fixed_bytes = self._predictor.fixed_bytes
     costs = cost.instruction_costs(module, rates)
     self._seconds = {key: c.seconds for key, c in costs.items()}

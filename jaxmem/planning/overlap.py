@@ -17,14 +17,10 @@ import numpy as np
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem.cost import Rates, copies, instruction_costs
+from jaxmem.cost import Device, Rates, copies, instruction_costs
 from jaxmem.graph import ComputationGraph, from_hlo, liveness
-from jaxmem.planning.decision import ModulePlan
-
-# How often, and by what share at least, a limit of live bytes is lowered: what
-# XLA's packing makes of them has to fit.
-_NUM_TRIES = 8
-_STEP = 0.02
+from jaxmem.planning.decision import ModulePlan, PlannedModule
+from jaxmem.planning.tuning import TUNING
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,10 +30,12 @@ class HiddenCopies:
   Attributes:
     order: Ids of the entry's instructions in execution order.
     temp_bytes: Predicted temporaries.
+    module: The module with that order.
   """
 
   order: tuple[int, ...]
   temp_bytes: int
+  module: Module
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +62,13 @@ class _Copy:
 
 
 def hide_copies(
-  module: Module, platform: str, rates: Rates, room_bytes: int
+  module: Module, device: Device, room_bytes: int
 ) -> HiddenCopies | None:
   """Finds an order in which less time is spent waiting for copies.
 
   Args:
     module: A scheduled module.
-    platform: "cpu" or "cuda".
-    rates: Of the device.
+    device: The device planned for.
     room_bytes: Temporaries that the order may take.
 
   Returns:
@@ -80,53 +77,50 @@ def hide_copies(
   """
   if not copies.has_transfers(module):
     return None
+  rates = device.rates
   given = copies.step_time(module, rates)
   if not given.waiting_s:
     return None
-  model = AssignmentModel(module, platform)
+  model = AssignmentModel(module, device.platform)
   mover = _Mover(from_hlo(model, module.entry), module, rates)
   if not mover.can_move:
     return None
   limit = mover.room(room_bytes)
   best: HiddenCopies | None = None
   least_s = given.seconds
-  for _ in range(_NUM_TRIES):
-    ids = mover.order(limit)
+  for _ in range(TUNING.overlap.num_limits):
+    ids = tuple(mover.order(limit))
     changed = module.with_schedules({module.entry.id: ids})
     seconds = copies.step_time(changed, rates).seconds
     excess = 0
     if seconds < least_s:
-      temp_bytes = AssignmentModel(changed, platform, model).temp_bytes()
+      temp_bytes = AssignmentModel(changed, device.platform, model).temp_bytes()
       excess = max(0, temp_bytes - room_bytes)
       if not excess:
-        best, least_s = HiddenCopies(tuple(ids), temp_bytes), seconds
-    limit -= max(excess, int(_STEP * limit))
+        best, least_s = HiddenCopies(ids, temp_bytes, changed), seconds
+    limit -= max(excess, int(TUNING.overlap.least_lowering * limit))
   return best
 
 
 def hide_planned_copies(
-  module: Module, decided: ModulePlan, rates: Rates
-) -> ModulePlan:
-  """Returns a plan that waits less for copies, in the bytes of XLA's own.
-
-  Args:
-    module: The module that was planned.
-    decided: Its plan.
-    rates: Of the device.
-  """
-  if not copies.has_transfers(module):
-    return decided
-  room = max(decided.baseline_bytes, decided.planned_bytes)
-  changed = decided.apply(module)
-  hidden = hide_copies(changed, decided.platform, rates, room)
+  planned: PlannedModule[ModulePlan], device: Device
+) -> PlannedModule[ModulePlan]:
+  """Returns a plan that waits less for copies, in the bytes of XLA's own."""
+  decision = planned.decision
+  room = max(decision.baseline_bytes, decision.planned_bytes)
+  hidden = hide_copies(planned.module, device, room)
   if hidden is None:
-    return decided
-  is_larger = hidden.temp_bytes > decided.planned_bytes
-  return dataclasses.replace(
-    decided,
-    orders={**decided.orders, module.entry.id: hidden.order},
+    return planned
+  is_larger = hidden.temp_bytes > decision.planned_bytes
+  entry_id = planned.given.entry.id
+  decision = dataclasses.replace(
+    decision,
+    orders={**decision.orders, entry_id: hidden.order},
     planned_bytes=hidden.temp_bytes,
-    status="feasible" if is_larger else decided.status,
+    status="feasible" if is_larger else decision.status,
+  )
+  return PlannedModule(
+    given=planned.given, module=hidden.module, decision=decision
   )
 
 

@@ -1,11 +1,9 @@
-"""The arena of a compiled XLA:CPU function: packed tightly, kept between calls.
+"""The arena of a compiled XLA:CPU function, kept allocated between calls.
 
-XLA places temporaries greedily, and is usually within a few per cent of the
-bytes that are live at once. What is left can be had without compiling again:
-the live ranges and offsets are in the executable, and so is every use of them.
-
-XLA:CPU also allocates them anew at each call. Where that takes fresh pages from
-the kernel, these cost more time than many of the step's own operations.
+XLA:CPU allocates temporaries anew at each call. Where that takes fresh pages
+from the kernel, these cost more time than many of the step's own operations.
+The live ranges and offsets are in the executable, and so is every use of them:
+so temporaries can also be placed anew, without compiling again.
 """
 
 from __future__ import annotations
@@ -32,45 +30,6 @@ from jaxmem.placement import (
   place,
   validate,
 )
-
-
-class _NoGainError(Exception):
-  """XLA's placement stays."""
-
-
-def repack(
-  compiled: jax.stages.Compiled, *, strict: bool = False
-) -> jax.stages.Compiled:
-  """Returns the same function with its temporaries placed by jaxmem.
-
-  Runs nothing and compiles nothing. The machine code is the same, so are the
-  numbers it computes, bit for bit.
-
-  Args:
-    compiled: From `jax.jit(...).lower(...).compile()`, for XLA:CPU. It must be
-      fresh: what has been loaded from a cache cannot be written back, and
-      neither can a sort that has run.
-    strict: Whether to raise, rather than warn, where that is not possible.
-
-  Returns:
-    A function that is called like `compiled`, with the same donation, and whose
-    `memory_analysis().temp_size_in_bytes` is at least 64 bytes lower;
-    `compiled` itself if there is nothing to gain, or if it is not understood.
-
-  Raises:
-    UnsupportedExecutableError: If `strict`, and the executable or this version
-      of jax is not understood.
-    ValueError: If `strict`, and the placement was refused: a fault of jaxmem's.
-  """
-  try:
-    return executable.load(compiled, _place_lower)
-  except _NoGainError:
-    return compiled
-  except (executable.UnsupportedExecutableError, ValueError) as error:
-    if strict:
-      raise
-    _warn("repack keeps XLA's placement", error)
-    return compiled
 
 
 class KeptArena:
@@ -143,7 +102,9 @@ def keep(
   back when the returned function is deleted or its `release` is called.
 
   Args:
-    compiled: As `repack` takes it.
+    compiled: From `jax.jit(...).lower(...).compile()`, for XLA:CPU. It must be
+      fresh: what has been loaded from a cache cannot be written back, and
+      neither can a sort that has run.
     strict: Whether to raise, rather than warn, where that is not possible.
 
   Returns:
@@ -159,7 +120,11 @@ def keep(
   except executable.UnsupportedExecutableError as error:
     if strict:
       raise
-    _warn("keep lets XLA allocate the temporaries", error)
+    warnings.warn(
+      f"keep lets XLA allocate the temporaries: {error}",
+      RuntimeWarning,
+      stacklevel=2,
+    )
     return compiled
   return KeptArena(compiled, flat, arena_bytes)
 
@@ -176,30 +141,16 @@ def placement_problem(items: Sequence[PlacementItem]) -> Problem:
   return Problem(tuple(_buffer(i, item) for i, item in enumerate(items)))
 
 
-def _warn(what: str, error: Exception) -> None:
-  warnings.warn(f"kept_arena.{what}: {error}", RuntimeWarning, stacklevel=3)
-
-
-def _place_lower(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
-  """Places items at least one unit of alignment below XLA's height."""
-  problem = placement_problem(items)
-  solution = place(problem)
-  if solution.height_bytes > _xla_bytes(items) - ALIGNMENT_BYTES:
-    raise _NoGainError
-  solution = late_reuse(problem, solution)
-  validate(problem, solution)
-  return list(solution.offsets), solution.height_bytes
-
-
 def _place_late(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
   """Places items no higher than XLA does, and takes memory over late."""
   problem = placement_problem(items)
-  solution = late_reuse(problem, place(problem), _xla_bytes(items))
+  solution = late_reuse(problem, place(problem), xla_bytes(items))
   validate(problem, solution)
   return list(solution.offsets), solution.height_bytes
 
 
-def _xla_bytes(items: Sequence[PlacementItem]) -> int:
+def xla_bytes(items: Sequence[PlacementItem]) -> int:
+  """Returns the height of an arena as XLA placed its items."""
   return max(item.offset_bytes + item.size_bytes for item in items)
 
 

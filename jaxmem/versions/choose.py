@@ -1,11 +1,7 @@
-"""Versions of a step that a byte limit is planned on, and which is cheapest.
+"""Which version of a step meets a byte limit at the least cost.
 
-Some of what a step holds for its backward pass is out of a planner's reach once
-XLA has scheduled the program: what a loop stacks is one buffer, and what lies
-between two blocks XLA may have fused, so that it is no buffer at all. So
-the step is changed before XLA sees it: loops stack less (`versions.scan`), or
-blocks are recomputed (`versions.blocks`). Each version is compiled up to its
-schedule and fitted; the cheapest is taken.
+Each version is compiled up to its schedule and fitted; the cheapest is taken.
+Estimates from the jaxpr say which versions are worth a compile.
 """
 
 from __future__ import annotations
@@ -17,194 +13,125 @@ from collections.abc import Iterator
 import jax
 from jaxmem_hlo.module import Module
 
-from jaxmem import cost
-from jaxmem.compiler import Capture
+from jaxmem.compiler import ScheduleCapture
 from jaxmem.errors import InfeasibleError
-from jaxmem.jaxpr import internals
-from jaxmem.planning import LimitPlan, LimitPlanner, Request
+from jaxmem.planning import (
+  TUNING,
+  DecidedModule,
+  LimitPlan,
+  LimitPlanner,
+  Request,
+)
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
+from jaxmem.versions.version import (
+  Version,
+  recomputing_blocks,
+  stacking_less,
+)
 
-# A plan that adds less of the step's time is not worth further compiles.
-_HAIR = 0.005
-# Of the estimate of what blocks fuse anew, what they take at least: XLA's plan
-# of the step as written may have written some of it, too.
-_FUSED_LEAST = 0.7
-# The weight of what is fused that made estimates of blocks fit schedules.
-_FUSED_WEIGHT = 0.75
-# Where a schedule takes so many times longer, equations say little about it.
-_RELIABLE = 1.5
-# How far below an estimate a recomputed version's seconds lie at best.
-_PROMISE = 0.93
-# Of the estimate of what edits add, what is left at best of a plan in the end.
-_REFINED = 0.85
-_MAX_DIVISIONS = 3
+_TUNING = TUNING.versions
 _EVERYTHING = 2**50
-# Of what loops stack, tried whatever the limit: to stack less can save time,
-# and what a limit allows, a larger one must find, too.
-_SHARES = (0.5, 0.75, 0.875)
-# Of what is too much, tried besides: the planner may find the rest elsewhere.
-_NEARLY_ALL = 0.97
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Variant:
-  """A version of a step.
-
-  Attributes:
-    traced: The step, traced, with the jaxpr of this version.
-    save_bytes: What loops do not stack, as `scan.rewrite_step` takes it; 0 for
-      nothing.
-    choice: How blocks are recomputed; None for not at all.
-    num_residuals: How many arrays do not wait for the backward pass any more.
-    saved_bytes: Their bytes.
-    extra_s: Estimated seconds that the step takes more; negative where storing
-      took longer than making them again.
-    dropped: Names of those that loops do not stack.
-  """
-
-  traced: jax.stages.Traced = dataclasses.field(compare=False, repr=False)
-  save_bytes: SaveBytes = 0
-  choice: blocks.BlockChoice | None = None
-  num_residuals: int = 0
-  saved_bytes: int = 0
-  extra_s: float = 0.0
-  dropped: tuple[str, ...] = ()
-
-  @property
-  def is_as_written(self) -> bool:
-    """Whether the step is as its author wrote it."""
-    return self.choice is None and not self.save_bytes
-
-
-def stacking_less(
-  traced: jax.stages.Traced,
-  save_bytes: SaveBytes,
-  request: Request,
-  platform: str,
-) -> Variant:
-  """Returns the version of a step whose loops stack less.
-
-  Args:
-    traced: The step as it is written.
-    save_bytes: See `Variant`.
-    request: Says which device is planned for.
-    platform: "cpu" or "cuda".
-  """
-  rewritten = scan.rewrite_step(
-    traced.jaxpr,
-    save_bytes,
-    request.rates(platform),
-    # On CPU the results of a step do not change by a bit. A GPU may choose
-    # other kernels anyway, and memory traffic is what its time goes to.
-    keep_bits=platform == "cpu",
-  )
-  return Variant(
-    traced=internals.with_jaxpr(traced, rewritten.closed_jaxpr),
-    save_bytes=save_bytes,
-    num_residuals=len(rewritten.dropped),
-    saved_bytes=rewritten.saved_bytes,
-    dropped=rewritten.dropped,
-  )
-
-
-def recomputing_blocks(
-  traced: jax.stages.Traced,
-  choice: blocks.BlockChoice,
-  recomputed: blocks.Recomputed,
-) -> Variant:
-  """Returns the version of a step that recomputes blocks.
-
-  Args:
-    traced: The step as it is written.
-    choice: How.
-    recomputed: What came of it.
-  """
-  return Variant(
-    traced=internals.with_jaxpr(traced, recomputed.closed_jaxpr),
-    choice=choice,
-    num_residuals=recomputed.num_dropped,
-    saved_bytes=recomputed.dropped_bytes,
-  )
 
 
 def pick(
-  traced: jax.stages.Traced, capture: Capture, request: Request
-) -> Variant:
+  traced: jax.stages.Traced, schedules: ScheduleCapture, request: Request
+) -> tuple[Version, DecidedModule | None]:
   """Finds the version with which the step fits the limit at the least cost.
 
   The step is not traced again: versions are made of its jaxpr.
 
   Args:
     traced: The step as it is written.
-    capture: Compiles versions of it.
+    schedules: Compiles versions of it.
     request: Its limit is the one to meet.
 
   Returns:
     The version; the step as it is written if it fits without edits, or cannot
-    be changed. If none fits, the one that comes closest.
+    be changed. If none fits, the one that comes closest. And what planning its
+    module led to, if that was planned as the request says.
   """
-  as_written = Variant(traced=traced)
+  as_written = Version(traced=traced)
   if request.limit_bytes is None:
-    return as_written
+    return as_written, None
   stacked_bytes = scan.droppable_bytes(traced.jaxpr)
   step = blocks.BlockStep(traced.jaxpr)
   if not stacked_bytes and not step.blocks.number:
-    return as_written
-  search = _Search(as_written, capture, request)
+    return as_written, None
+  search = _VersionSearch(as_written, schedules, request)
   if search.excess_bytes > 0:
     if stacked_bytes:
       search.stack_less(stacked_bytes)
     if step.blocks.number:
       search.recompute_blocks(step)
-  return search.best()
+  compared, outcome = search.best()
+  decided = None
+  if _for_comparison(request) == request:
+    decided = DecidedModule.of(compared.module, schedules.platform, outcome)
+  return compared.version, decided
 
 
 def smallest_bytes(
-  traced: jax.stages.Traced, capture: Capture, request: Request
+  traced: jax.stages.Traced, schedules: ScheduleCapture, request: Request
 ) -> int:
   """Returns the bytes of the smallest whole program that is found.
 
   Args:
     traced: See `pick`.
-    capture: See `pick`.
+    schedules: See `pick`.
     request: Options and target.
   """
-  smallest = capture.planner(capture.module(traced)).smallest_bytes()
-  for variant in _small_versions(traced, request, capture.platform):
-    module = capture.module(variant.traced)
-    smallest = min(smallest, capture.planner(module).smallest_bytes())
-  return smallest
+  request = _for_comparison(request)
+  sizes = []
+  for version in _small_versions(traced, schedules, request):
+    module = schedules.module(version.traced)
+    planner = request.planner(module, schedules.platform)
+    sizes.append(planner.smallest_bytes())
+  return min(sizes)
+
+
+def _for_comparison(request: Request) -> Request:
+  """Returns what is asked of plans that are compared: not to prove them."""
+  if request.options.effort != "prove":
+    return request
+  options = dataclasses.replace(request.options, effort="normal")
+  return dataclasses.replace(request, options=options)
 
 
 def _small_versions(
-  traced: jax.stages.Traced, request: Request, platform: str
-) -> Iterator[Variant]:
-  """Yields the versions that may take the fewest bytes."""
+  traced: jax.stages.Traced, schedules: ScheduleCapture, request: Request
+) -> Iterator[Version]:
+  """Yields the versions that may take the fewest bytes.
+
+  The step as it is written is the first, and has to be compiled before the next
+  is asked for: until then it is not known for which platform.
+  """
+  yield Version(traced=traced)
+  device = request.device(schedules.platform)
   if scan.droppable_bytes(traced.jaxpr):
-    yield stacking_less(traced, "all", request, platform)
+    yield stacking_less(traced, "all", device)
   step = blocks.BlockStep(traced.jaxpr)
   number = step.blocks.number
   for num_groups in dict.fromkeys((number, (number + 1) // 2)):
     if num_groups:
       choice = blocks.BlockChoice(num_groups=num_groups)
-      recomputed = step.recompute(choice, request.rates(platform))
+      recomputed = step.recompute(choice, device.rates)
       yield recomputing_blocks(traced, choice, recomputed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Tried:
+class _ComparedVersion:
   """A version that was compiled up to its schedule.
 
   Attributes:
-    variant: The version.
+    version: The version.
     module: Its scheduled module.
     planner: Of the module.
     edits_s: An estimate of the seconds that edits for the limit add; infinity
       if there may be none.
   """
 
-  variant: Variant
+  version: Version
   module: Module
   planner: LimitPlanner
   edits_s: float
@@ -220,55 +147,59 @@ class _Tried:
     if math.isinf(self.edits_s):
       # Another order, or the link to the host, may still do it for little.
       return self.planner.step_s
-    return self.planner.step_s + _REFINED * self.edits_s
+    return self.planner.step_s + _TUNING.refined_share * self.edits_s
 
 
-class _Search:
+class _VersionSearch:
   """Compiles versions of a step, and fits the promising ones."""
 
-  def __init__(self, as_written: Variant, capture: Capture, request: Request):
+  def __init__(
+    self, as_written: Version, schedules: ScheduleCapture, request: Request
+  ):
     assert request.limit_bytes is not None
     self._traced = as_written.traced
-    self._capture = capture
-    self._request = request
+    self._schedules = schedules
+    self._request = _for_comparison(request)
     self._limit_bytes = request.limit_bytes
-    self._tried: list[_Tried] = []
+    self._tried: list[_ComparedVersion] = []
     self._plans: dict[int, LimitPlan | None] = {}
-    self._as_written = self._add(as_written)
-    self._step_s = self._as_written.planner.step_s
-    total_bytes = self._as_written.planner.total_bytes
-    self.excess_bytes = total_bytes - self._limit_bytes
+    written = self._try(as_written)
+    self._step_s = written.planner.step_s
+    self._device = request.device(schedules.platform)
+    self.excess_bytes = written.planner.total_bytes - self._limit_bytes
 
-  def best(self) -> Variant:
+  def best(self) -> tuple[_ComparedVersion, LimitPlan | InfeasibleError]:
     """Returns the cheapest version that fits, or else the smallest.
 
-    Whole schedules are compared: less to store also saves time, and so do
-    originals that need not run any more.
+    With it comes its plan, or why there is none. Whole schedules are compared:
+    less to store also saves time, and so do originals that need not run any
+    more.
     """
-    best: tuple[_Tried, LimitPlan] | None = None
+    best: tuple[_ComparedVersion, LimitPlan] | None = None
     for tried in sorted(self._tried, key=lambda t: (t.schedule_s, t.hopeful_s)):
       if best is not None and tried.hopeful_s >= best[1].schedule_s:
         continue
       plan = self._find(tried)
       if plan and (best is None or plan.schedule_s < best[1].schedule_s):
         best = tried, plan
-    found = best or self._nearest()
-    if self._capture.options == self._request.options:
-      platform = self._capture.platform
-      self._request.remember(found[0].module, platform, found[1])
-    return found[0].variant
+    return best or self._nearest()
 
-  def _nearest(self) -> tuple[_Tried, LimitPlan | InfeasibleError]:
+  def _nearest(self) -> tuple[_ComparedVersion, LimitPlan | InfeasibleError]:
     """Returns the smallest version, and its plan or why there is none.
 
     Of versions that are there whatever the limit: else the smallest program
     that an error names would not be found for its own bytes.
     """
-    best: tuple[_Tried, LimitPlan] | None = None
-    nearest: tuple[_Tried, InfeasibleError] | None = None
-    for tried in (self._as_written, *self._small_versions()):
+    best: tuple[_ComparedVersion, LimitPlan] | None = None
+    nearest: tuple[_ComparedVersion, InfeasibleError] | None = None
+    known = {
+      (t.version.dropped, t.version.choice): t for t in reversed(self._tried)
+    }
+    small = _small_versions(self._traced, self._schedules, self._request)
+    for version in small:
+      tried = known.get((version.dropped, version.choice)) or self._try(version)
       try:
-        plan = tried.planner.fit(self._limit_bytes)
+        plan = tried.planner.fit(self._limit_bytes).decision
       except InfeasibleError as error:
         if nearest is None or error.smallest_bytes < nearest[1].smallest_bytes:
           nearest = tried, error
@@ -279,16 +210,6 @@ class _Search:
     assert found is not None
     return found
 
-  def _small_versions(self) -> list[_Tried]:
-    """Returns the versions that may take the fewest bytes."""
-    platform = self._capture.platform
-    known = {(t.variant.dropped, t.variant.choice): t for t in self._tried}
-    found = []
-    for variant in _small_versions(self._traced, self._request, platform):
-      key = variant.dropped, variant.choice
-      found.append(known[key] if key in known else self._try(variant))
-    return found
-
   def stack_less(self, stacked_bytes: int) -> None:
     """Tries a few amounts that loops do not stack.
 
@@ -296,16 +217,19 @@ class _Search:
       stacked_bytes: What could be dropped.
     """
     excess = self.excess_bytes
-    amounts: list[SaveBytes] = [excess // 2, int(_NEARLY_ALL * excess), excess]
-    shares = [int(share * stacked_bytes) for share in _SHARES]
+    amounts: list[SaveBytes] = [
+      excess // 2,
+      int(_TUNING.nearly_all_share * excess),
+      excess,
+    ]
+    shares = [int(share * stacked_bytes) for share in _TUNING.stacked_shares]
     amounts += [amount for amount in shares if amount > excess]
-    platform = self._capture.platform
     seen = set()
     for amount in (*amounts, "all"):
-      variant = stacking_less(self._traced, amount, self._request, platform)
-      if variant.dropped not in seen:
-        seen.add(variant.dropped)
-        self._try(variant)
+      version = stacking_less(self._traced, amount, self._device)
+      if version.dropped not in seen:
+        seen.add(version.dropped)
+        self._try(version)
 
   def recompute_blocks(self, step: blocks.BlockStep) -> None:
     """Tries all blocks; then less of them, or several at once.
@@ -318,12 +242,15 @@ class _Search:
     """
     number = step.blocks.number
     most = blocks.BlockChoice(num_groups=number, keep_bytes=_EVERYTHING)
-    kept = step.recompute(most, self._rates)
-    least_s = max(_HAIR * self._step_s, _FUSED_LEAST * kept.fused_s)
-    if self._least_s <= self._step_s + least_s:
+    kept = step.recompute(most, self._device.rates)
+    least_s = max(
+      _TUNING.negligible_step_share * self._step_s,
+      _TUNING.least_fused_share * kept.fused_s,
+    )
+    if min(t.schedule_s for t in self._tried) <= self._step_s + least_s:
       return
     choice = blocks.BlockChoice(num_groups=number)
-    recomputed = step.recompute(choice, self._rates)
+    recomputed = step.recompute(choice, self._device.rates)
     every = self._try(recomputing_blocks(self._traced, choice, recomputed))
     room = self._limit_bytes - every.planner.total_bytes
     if room > 0:
@@ -334,7 +261,7 @@ class _Search:
   def _keep(
     self,
     step: blocks.BlockStep,
-    every: _Tried,
+    every: _ComparedVersion,
     nothing: blocks.Recomputed,
     room: int,
   ) -> None:
@@ -347,14 +274,16 @@ class _Search:
       room: Bytes to spare in it.
     """
     added_s = every.planner.step_s - self._step_s
-    is_reliable = added_s <= _RELIABLE * _equation_seconds(nothing)
+    is_reliable = added_s <= _TUNING.reliable_ratio * _equation_seconds(nothing)
     number, crossing_bytes = step.blocks.number, step.blocks.crossing_bytes
-    first: tuple[_Tried, blocks.Recomputed] | None = None
+    first: tuple[_ComparedVersion, blocks.Recomputed] | None = None
     # The planner mostly finds room for one thing more.
     for keep_bytes in (room + crossing_bytes, room):
       choice = blocks.BlockChoice(num_groups=number, keep_bytes=keep_bytes)
-      kept = step.recompute(choice, self._rates)
-      seconds = self._step_s + _PROMISE * _added_seconds(added_s, nothing, kept)
+      kept = step.recompute(choice, self._device.rates)
+      seconds = self._step_s + _TUNING.hopeful_share * _added_seconds(
+        added_s, nothing, kept
+      )
       if first is not None:
         if kept.kept_bytes == first[1].kept_bytes:
           return
@@ -366,7 +295,10 @@ class _Search:
         first = tried, kept
 
   def _join(
-    self, step: blocks.BlockStep, every: _Tried, single: blocks.Recomputed
+    self,
+    step: blocks.BlockStep,
+    every: _ComparedVersion,
+    single: blocks.Recomputed,
   ) -> None:
     """Recomputes several blocks at once, until it fits.
 
@@ -376,11 +308,11 @@ class _Search:
       single: What that recomputes.
     """
     number, tried = step.blocks.number, every
-    for _ in range(_MAX_DIVISIONS):
+    for _ in range(_TUNING.max_divisions):
       missing = tried.planner.total_bytes - self._limit_bytes
       joined = missing // max(1, step.blocks.crossing_bytes) + 1
       choice = blocks.BlockChoice(num_groups=max(1, number - max(1, joined)))
-      several = step.recompute(choice, self._rates)
+      several = step.recompute(choice, self._device.rates)
       more_s = several.again_s - single.again_s
       if number == 1 or not self._is_promising(every.planner.step_s + more_s):
         return
@@ -401,34 +333,26 @@ class _Search:
         return False
     return True
 
-  def _find(self, tried: _Tried) -> LimitPlan | None:
+  def _find(self, tried: _ComparedVersion) -> LimitPlan | None:
     """Returns a plan for a version; each is planned once."""
     key = id(tried.planner)
     if key not in self._plans:
-      self._plans[key] = tried.planner.find(self._limit_bytes)
+      planned = tried.planner.find(self._limit_bytes)
+      self._plans[key] = planned and planned.decision
     return self._plans[key]
 
-  @property
-  def _least_s(self) -> float:
-    return min(tried.schedule_s for tried in self._tried)
-
-  @property
-  def _rates(self) -> cost.Rates:
-    return self._request.rates(self._capture.platform)
-
-  def _try(self, variant: Variant) -> _Tried:
-    tried = self._add(variant)
-    extra_s = tried.planner.step_s - self._step_s
-    variant = dataclasses.replace(variant, extra_s=extra_s)
-    self._tried[-1] = dataclasses.replace(tried, variant=variant)
-    return self._tried[-1]
-
-  def _add(self, variant: Variant) -> _Tried:
-    module = self._capture.module(variant.traced)
-    planner = self._capture.planner(module)
-    edits_s = planner.estimate(self._limit_bytes)
-    tried = _Tried(
-      variant=variant, module=module, planner=planner, edits_s=edits_s
+  def _try(self, version: Version) -> _ComparedVersion:
+    """Compiles a version; the first is the step as it is written."""
+    module = self._schedules.module(version.traced)
+    planner = self._request.planner(module, self._schedules.platform)
+    if self._tried:
+      extra_s = planner.step_s - self._step_s
+      version = dataclasses.replace(version, extra_s=extra_s)
+    tried = _ComparedVersion(
+      version=version,
+      module=module,
+      planner=planner,
+      edits_s=planner.estimate(self._limit_bytes),
     )
     self._tried.append(tried)
     return tried
@@ -456,4 +380,4 @@ def _added_seconds(
 
 def _equation_seconds(recomputed: blocks.Recomputed) -> float:
   """Estimates from its equations what a step takes that runs again."""
-  return recomputed.again_s + _FUSED_WEIGHT * recomputed.fused_s
+  return recomputed.again_s + _TUNING.fused_weight * recomputed.fused_s

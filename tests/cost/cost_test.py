@@ -361,6 +361,12 @@ class RatesTest(parameterized.TestCase):
     self.assertLessEqual(rates.to_host_bytes_per_s, sheet.to_host_bytes_per_s)
     self.assertEqual(rates.float32_products, "tf32")
 
+  @parameterized.parameters(("cpu", "cpu"), ("h200", "cuda"))
+  def test_a_device_knows_its_platform_and_its_rates(self, name, platform):
+    device = cost.device_for(name)
+    self.assertEqual(device.platform, platform)
+    self.assertEqual(device.rates, cost.for_target(name))
+
   def test_choice_of_precision(self):
     rates = cost.for_target("h200", float32_products="fp32")
     self.assertEqual(rates.float32_products, "fp32")

@@ -10,7 +10,6 @@ of their own.
 import dataclasses
 import functools
 import gzip
-import itertools
 import json
 import os
 import pathlib
@@ -22,19 +21,18 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks import zoo
 from jaxmem import targets
+from jaxmem.compiler import handling
 from jaxmem.graph import from_hlo
 from jaxmem.planning import reorder, request
 from jaxmem.planning.decision import ModulePlan
 
 _FOLDER = pathlib.Path(__file__).parents[1] / "testdata"
-_numbers = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,21 +77,10 @@ def capture(
       return None
     return rewrite(Module.from_bytes(data)).to_bytes()
 
-  @functools.wraps(function)
-  def step(*args: Any, **kwargs: Any) -> Any:
-    return function(*args, **kwargs)
-
-  tag = f"recorded{next(_numbers)}"
-  step.__name__ = compiler_hook.mark(function.__name__, tag)
-  if target is not None:
-    targets.get(target).topology()
-  compiler_hook.install()
-  compiler_hook.add_handler(tag, handle)
-  try:
-    lowered = targets.lower(jax.jit(step, **jit_kwargs), args, target=target)
-    compiled = lowered.compile(compiler_options=targets.compile_options(target))
-  finally:
-    compiler_hook.remove_handler(tag)
+  jitted = jax.jit(function, **jit_kwargs)
+  traced = targets.trace(jitted, args, target=target)
+  with handling(traced, handle) as marked:
+    compiled = targets.compile_traced(marked, target)
   ((data, platform),) = seen
   return Captured(
     module=Module.from_bytes(data),
@@ -159,15 +146,13 @@ def compile_both(
 
   def watch(module: Module, *args: Any) -> Any:
     data = module.to_bytes()
-    seen.append((data, plan_module(module, *args)))
-    return seen[-1][1]
+    planned = plan_module(module, *args)
+    seen.append((data, planned.decision))
+    return planned
 
   def compile_one(jit: Callable[..., Any]) -> Any:
     jitted = jit(function, **jit_kwargs)
-    if target is None:
-      lowered = jitted.lower(*args, **dict(kwargs or {}))
-    else:
-      lowered = targets.lower(jitted, args, kwargs, target)
+    lowered = targets.lower(jitted, args, kwargs, target)
     options = {**targets.compile_options(target), **(compiler_options or {})}
     return lowered.compile(compiler_options=options)
 

@@ -44,8 +44,8 @@ class WatchedTest(parameterized.TestCase):
     plan_module = request.plan_module
 
     def watch(module, *args):
-      plan = plan_module(module, *args)
-      self.plans.append((module.name, plan))
-      return plan
+      planned = plan_module(module, *args)
+      self.plans.append((module.name, planned.decision))
+      return planned
 
     self.enter_context(mock.patch.object(request, "plan_module", watch))

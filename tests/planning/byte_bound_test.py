@@ -24,7 +24,8 @@ _RATES = cost.DATA_SHEETS["h200"]
 
 def _planner(module, rates=_RATES, **options):
   options = Options(effort="fast", verify=True, **options)
-  return LimitPlanner(module, "cuda", options, rates)
+  device = cost.Device(platform="cuda", rates=rates)
+  return LimitPlanner(module, device, options)
 
 
 def _two_needs():
@@ -55,8 +56,8 @@ class HostTest(absltest.TestCase):
     fixed_bytes = 4 * 64 + 4
     # Bits, b and c are 4 MiB each. Without the host all three are needed while
     # c runs: the random bits would be others the second time.
-    loose = planner.fit(fixed_bytes + (13 << 20))
-    tight = planner.fit(fixed_bytes + (9 << 20))
+    loose = planner.fit(fixed_bytes + (13 << 20)).decision
+    tight = planner.fit(fixed_bytes + (9 << 20)).decision
     self.assertLen(tight.edits.offloads, 1)
     self.assertLessEqual(tight.planned_bytes, 9 << 20)
     self.assertLessEqual(loose.lower_bound_bytes, tight.planned_bytes)

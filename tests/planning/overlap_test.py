@@ -28,6 +28,7 @@ _RATES = cost.Rates(
   memory_efficiency=1.0,
   link_efficiency=1.0,
 )
+_DEVICE = cost.Device(platform="cuda", rates=_RATES)
 _MUCH = 1 << 30
 
 
@@ -93,7 +94,7 @@ def _temp_bytes(module):
 
 def _hidden(module, room_bytes=_MUCH):
   """Hides copies where that is possible."""
-  found = hide_copies(module, "cuda", _RATES, room_bytes)
+  found = hide_copies(module, _DEVICE, room_bytes)
   assert found is not None
   return found
 
@@ -207,8 +208,8 @@ class HideCopiesTest(parameterized.TestCase):
     least = _temp_bytes(module)
     found = _hidden(module)
     self.assertGreater(found.temp_bytes, least)
-    self.assertIsNone(hide_copies(module, "cuda", _RATES, least - 1))
-    self.assertIsNone(hide_copies(module, "cuda", _RATES, least))
+    self.assertIsNone(hide_copies(module, _DEVICE, least - 1))
+    self.assertIsNone(hide_copies(module, _DEVICE, least))
 
   def test_what_comes_back_stays(self):
     program = _Program()
@@ -231,7 +232,7 @@ class HideCopiesTest(parameterized.TestCase):
   def test_without_copies_there_is_nothing_to_hide(self):
     program = _Program()
     program.kernel("a")
-    self.assertIsNone(hide_copies(program.module(), "cuda", _RATES, _MUCH))
+    self.assertIsNone(hide_copies(program.module(), _DEVICE, _MUCH))
 
   @parameterized.parameters(range(12))
   def test_random_programs(self, seed):
@@ -240,7 +241,7 @@ class HideCopiesTest(parameterized.TestCase):
     tight = _temp_bytes(module)
     is_faster = False
     for room in (tight, tight + 2000, _MUCH):
-      found = hide_copies(module, "cuda", _RATES, room)
+      found = hide_copies(module, _DEVICE, room)
       if found is None:
         continue
       moved = module.with_schedules({module.entry.id: found.order})

@@ -11,7 +11,7 @@ import record_modules
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 
-from jaxmem import Options, cost, targets
+from jaxmem import Options, cost
 from jaxmem.budget import lower_bound
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile
@@ -20,7 +20,7 @@ from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.rewrite.edits import Edits, Value
 
-_RATES = cost.for_target(targets.get("cpu"))
+_DEVICE = cost.device_for("cpu")
 _NUM_LAYERS = 12
 
 
@@ -51,7 +51,7 @@ def _module():
 
 @functools.cache
 def _planner():
-  return LimitPlanner(_module(), "cpu", Options(effort="fast"), _RATES)
+  return LimitPlanner(_module(), _DEVICE, Options(effort="fast"))
 
 
 def _bound(base, room):
@@ -83,8 +83,12 @@ class RealStepTest(parameterized.TestCase):
     room = int(fraction * self.xla_bytes)
     planner = _planner()
     fixed_bytes = planner.total_bytes - planner._planned.unedited().temp_bytes
-    plan = planner.fit(fixed_bytes + room)
+    planned = planner.fit(fixed_bytes + room)
+    plan = planned.decision
     edited = AssignmentModel(plan.apply(_module()), "cpu").assign()
+    self.assertEqual(
+      plan.apply(_module()).to_bytes(), planned.module.to_bytes()
+    )
     self.assertEqual(edited.temp_bytes, plan.planned_bytes)
     self.assertLessEqual(plan.planned_bytes, room)
     bound = _bound(planner._planned, room)
@@ -126,7 +130,7 @@ class RealStepTest(parameterized.TestCase):
 
   def test_what_is_missed_in_one_view_is_not_looked_for_in_a_like_one(self):
     options = Options(effort="fast")
-    base = LimitPlanner(_module(), "cpu", options, _RATES)._planned
+    base = LimitPlanner(_module(), _DEVICE, options)._planned
     room = int(0.05 * self.xla_bytes)
     self.assertIsNone(base.sketch(_aim(VIEWS[0], room, room), 1.0))
     with mock.patch.object(base, "chooser") as chooser:

@@ -16,21 +16,32 @@ from jaxmem_hlo.buffers.dataflow import UnsupportedModuleError
 from jaxmem_hlo.module import Module
 from tiny_hlo import f32, tuple_of
 
-from jaxmem import Options
-from jaxmem.planning import reorder
+from jaxmem import Options, cost
+from jaxmem.planning.order_search import OrderSearch
 from jaxmem.planning.reorder import plan_module
 
 _DIGEST = """
 import hashlib, sys
 import record_modules
-from jaxmem import Options
+from jaxmem import Options, cost
 from jaxmem.planning.reorder import plan_module
 for name in sys.argv[1:]:
   recorded = record_modules.load(name)
-  plan = plan_module(recorded.module, recorded.platform, Options())
+  device = cost.device_for(name.rpartition("_")[2])
+  plan = plan_module(recorded.module, device, Options()).decision
   text = repr((sorted(plan.orders.items()), plan.removed_copies, plan.method))
   print(hashlib.sha256(text.encode()).hexdigest())
 """
+
+
+def _device(name):
+  """Returns the device that a recorded program was compiled for."""
+  return cost.device_for(name.rpartition("_")[2])
+
+
+def _plan(module, device=None, **options):
+  device = device or cost.device_for("cpu")
+  return plan_module(module, device, Options(**options)).decision
 
 
 def _decided(plan):
@@ -39,9 +50,8 @@ def _decided(plan):
 
 class RecordedTest(parameterized.TestCase):
   def plan(self, name, **options):
-    recorded = record_modules.load(name)
-    module = recorded.module
-    return plan_module(module, recorded.platform, Options(**options)), module
+    module = record_modules.load(name).module
+    return _plan(module, _device(name), **options), module
 
   @parameterized.product(
     name=sorted(record_modules.PROGRAMS), effort=("fast", "normal", "prove")
@@ -66,7 +76,7 @@ class RecordedTest(parameterized.TestCase):
   @parameterized.parameters(*record_modules.PROGRAMS)
   def test_one_search_says_nothing_that_two_refute(self, name):
     quick, _ = self.plan(name)
-    with mock.patch.object(reorder._ModulePlanner, "_proven") as proven:
+    with mock.patch.object(OrderSearch, "_proven") as proven:
       proven.return_value = None
       thorough, _ = self.plan(name)
     self.assertLessEqual(quick.lower_bound_bytes, thorough.planned_bytes)
@@ -95,7 +105,7 @@ class RecordedTest(parameterized.TestCase):
     # Planning starts from a bad order, and must not end above the good one's.
     recorded = record_modules.load(name)
     module = recorded.module.with_schedules(recorded.orders)
-    plan = plan_module(module, recorded.platform, Options(min_gain=0.0))
+    plan = _plan(module, _device(name), min_gain=0.0)
     self.assertEqual(plan.baseline_bytes, recorded.shuffled_temp_bytes)
     self.assertLessEqual(plan.planned_bytes, plan.baseline_bytes)
     self.assertLessEqual(plan.planned_bytes, 1.05 * recorded.temp_bytes)
@@ -154,7 +164,7 @@ class TinyTest(absltest.TestCase):
     large = [main.op("dot", f32(1024), x, name=f"l{i}") for i in range(6)]
     small = [main.op("dot", f32(16), y) for y in large]
     main.op("custom-call", f32(16), *small, name="root")
-    plan = plan_module(builder.module(main), "cpu", Options())
+    plan = _plan(builder.module(main))
     self.assertEqual(plan.baseline_bytes, 6 * 4096 + 64)
     self.assertEqual(plan.planned_bytes, 4096 + 6 * 64)
     # The bound does not know that the output cannot be used.
@@ -167,7 +177,7 @@ class TinyTest(absltest.TestCase):
     last = main.parameter(f32(64), name="x")
     for _ in range(5):
       last = main.op("dot", f32(64), last)
-    plan = plan_module(builder.module(main), "cpu", Options())
+    plan = _plan(builder.module(main))
     self.assertFalse(plan.is_changed)
     self.assertEqual(plan.planned_bytes, plan.baseline_bytes)
     self.assertEqual(plan.status, "optimal")
@@ -177,7 +187,7 @@ class TinyTest(absltest.TestCase):
     main = builder.computation("main")
     main.op("infeed", tuple_of(f32(8), tiny_hlo.token()), name="fed")
     with self.assertRaisesRegex(UnsupportedModuleError, "fed has opcode"):
-      plan_module(builder.module(main), "cpu", Options())
+      _plan(builder.module(main))
 
   def test_a_schedule_that_breaks_a_donation_is_refused(self):
     builder = tiny_hlo.Builder()
@@ -188,7 +198,7 @@ class TinyTest(absltest.TestCase):
     main.tuple(new, read)
     module = builder.module(main, donations=[(0, (0,))])
     with self.assertRaisesRegex(UnsupportedModuleError, "already overwritten"):
-      plan_module(module, "cpu", Options())
+      _plan(module)
 
 
 class UnrolledLoopTest(parameterized.TestCase):

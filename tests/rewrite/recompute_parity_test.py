@@ -14,7 +14,7 @@ from jaxmem_hlo.module import Module
 from jaxmem_hlo.module.post_order import instruction_post_order
 
 from benchmarks import zoo
-from jaxmem import Options
+from jaxmem import Options, cost
 from jaxmem.graph import from_hlo, validate
 from jaxmem.planning import reorder
 
@@ -145,8 +145,9 @@ class ParityTest(parameterized.TestCase):
     random_edit = edited_steps.edit_randomly(0, 16)
 
     def edit(module, platform):
-      plan = reorder.plan_module(module, platform, Options())
-      return random_edit(plan.apply(module), platform)
+      device = cost.device_for("cpu")
+      planned = reorder.plan_module(module, device, Options())
+      return random_edit(planned.module, platform)
 
     edited = edited_steps.compile_edited(
       step, (params, x), edit, donate_argnums=0

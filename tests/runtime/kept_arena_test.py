@@ -1,12 +1,9 @@
 """Tests of kept_arena: real steps with their temporaries placed anew."""
 
-import functools
-import warnings
-from collections.abc import Callable
 from concurrent import futures
-from typing import Any
 from unittest import mock
 
+import cpu_steps
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,98 +15,26 @@ from benchmarks import zoo
 from jaxmem.placement import Gap
 from jaxmem.runtime import kept_arena
 
-# XLA packs these one to three per cent above the bytes live at once.
-_MODELS = ("googlenet", "resnet50", "scan_transformer")
-_NUM_STEPS = 3
-
-
-@functools.cache
-def _pair(name: str) -> tuple[jax.stages.Compiled, jax.stages.Compiled]:
-  compiled = _fresh(name)
-  return compiled, kept_arena.repack(compiled, strict=True)
-
-
-def _fresh(name: str) -> jax.stages.Compiled:
-  step = zoo.build(name, 2, size="tiny")
-  return jax.jit(step.function, **step.jit_kwargs).lower(*step.args).compile()
-
-
-def _temp_bytes(compiled: jax.stages.Compiled) -> int:
-  analysis = compiled.memory_analysis()
-  assert analysis is not None
-  return analysis.temp_size_in_bytes
-
-
-def _run(name: str, compiled: Callable[..., Any]) -> list[bytes]:
-  variables, opt_state, *batch = zoo.concrete(zoo.build(name, 2, size="tiny"))
-  seen = []
-  for _ in range(_NUM_STEPS):
-    variables, opt_state, loss = compiled(variables, opt_state, *batch)
-    seen += jax.tree.leaves((variables, opt_state, loss))
-    # The next step takes them over.
-    seen = [
-      x if isinstance(x, bytes) else np.asarray(x).tobytes() for x in seen
-    ]
-  return seen
-
-
-class RepackTest(parameterized.TestCase):
-  @parameterized.parameters(*_MODELS)
-  def test_same_bits_in_less_memory(self, name):
-    compiled, repacked = _pair(name)
-    self.assertIsNot(repacked, compiled)
-    self.assertIsInstance(repacked, jax.stages.Compiled)
-    self.assertLess(_temp_bytes(repacked), 0.99 * _temp_bytes(compiled))
-    self.assertEqual(_run(name, repacked), _run(name, compiled))
-
-  def test_donation_is_kept(self):
-    name = _MODELS[-1]
-    state = zoo.concrete(zoo.build(name, 2, size="tiny"))
-    _pair(name)[1](*state)
-    self.assertTrue(all(x.is_deleted() for x in jax.tree.leaves(state[:2])))
-
-  def test_nothing_to_gain(self):
-    def step(x):
-      return jnp.tanh(x @ x) @ x
-
-    compiled = jax.jit(step).lower(jnp.ones((32, 32))).compile()
-    self.assertIs(kept_arena.repack(compiled, strict=True), compiled)
-
-  def test_what_is_not_understood_is_returned_with_a_warning(self):
-    compiled = jax.jit(lambda x: x + 1).lower(jnp.ones(4)).compile()
-    with warnings.catch_warnings(record=True) as caught:
-      warnings.simplefilter("always")
-      self.assertIs(kept_arena.repack(compiled), compiled)
-    self.assertLen(caught, 1)
-    self.assertIn("no temporaries", str(caught[0].message))
-    with self.assertRaises(executable.UnsupportedExecutableError):
-      kept_arena.repack(compiled, strict=True)
-
-  def test_an_executable_that_was_repacked_before(self):
-    repacked = _pair(_MODELS[0])[1]
-    with self.assertWarnsRegex(RuntimeWarning, "was loaded, not compiled"):
-      self.assertIs(kept_arena.repack(repacked), repacked)
-
 
 class KeepTest(parameterized.TestCase):
-  @parameterized.parameters(*_MODELS, "moe_transformer")
+  @parameterized.parameters(*cpu_steps.MODELS, "moe_transformer")
   def test_same_bits_in_an_arena_that_stays(self, name):
-    compiled = _pair(name)[0]
-    kept = _keep(_fresh(name))
-    self.assertLessEqual(kept.arena_bytes, _temp_bytes(compiled))
+    compiled = cpu_steps.pair(name)[0]
+    kept = _keep(cpu_steps.fresh(name))
+    self.assertLessEqual(kept.arena_bytes, cpu_steps.temp_bytes(compiled))
     before, after = compiled.memory_analysis(), kept.memory_analysis()
     self.assertEqual(after.temp_size_in_bytes, 0)
     for field in ("argument_size_in_bytes", "alias_size_in_bytes"):
       more = getattr(after, field) - getattr(before, field)
       self.assertEqual(more, kept.arena_bytes, field)
-    self.assertEqual(_run(name, kept), _run(name, compiled))
+    self.assertEqual(cpu_steps.run(name, kept), cpu_steps.run(name, compiled))
     self.assertLen(_addresses(kept), 1)
-    self.assertEqual(_run(name, kept), _run(name, compiled))
+    self.assertEqual(cpu_steps.run(name, kept), cpu_steps.run(name, compiled))
 
   def test_donation_is_kept(self):
-    name = _MODELS[-1]
+    name = cpu_steps.MODELS[-1]
     state = zoo.concrete(zoo.build(name, 2, size="tiny"))
-    _keep(_fresh(name))(*state)
+    _keep(cpu_steps.fresh(name))(*state)
     self.assertTrue(all(x.is_deleted() for x in jax.tree.leaves(state[:2])))
 
   def test_the_same_memory_in_each_call_until_released(self):
@@ -160,10 +85,13 @@ class KeepTest(parameterized.TestCase):
       raise executable.UnsupportedExecutableError("not understood")
 
     with mock.patch.object(kept_arena, "_place_late", refuse):
-      kept = _keep(_fresh(_MODELS[0]))
-    compiled = _pair(_MODELS[0])[0]
-    self.assertEqual(kept.arena_bytes, _temp_bytes(compiled))
-    self.assertEqual(_run(_MODELS[0], kept), _run(_MODELS[0], compiled))
+      kept = _keep(cpu_steps.fresh(cpu_steps.MODELS[0]))
+    compiled = cpu_steps.pair(cpu_steps.MODELS[0])[0]
+    self.assertEqual(kept.arena_bytes, cpu_steps.temp_bytes(compiled))
+    self.assertEqual(
+      cpu_steps.run(cpu_steps.MODELS[0], kept),
+      cpu_steps.run(cpu_steps.MODELS[0], compiled),
+    )
 
   @parameterized.parameters((), 0)
   def test_a_single_array(self, *donate_argnums):
@@ -187,7 +115,7 @@ class KeepTest(parameterized.TestCase):
       self.assertIs(kept_arena.keep(compiled), compiled)
     with self.assertRaises(executable.UnsupportedExecutableError):
       kept_arena.keep(compiled, strict=True)
-    loaded = _pair(_MODELS[0])[1]
+    loaded = cpu_steps.pair(cpu_steps.MODELS[0])[1]
     with self.assertWarnsRegex(RuntimeWarning, "was loaded, not compiled"):
       self.assertIs(kept_arena.keep(loaded), loaded)
 

@@ -15,10 +15,10 @@ from rewritten import rewritten
 import jaxmem
 from benchmarks.zoo import language, training
 from jaxmem import cost
-from jaxmem.compiler.capture import Capture
+from jaxmem.compiler import ScheduleCapture
 from jaxmem.jaxpr.flatten import flatten
 from jaxmem.planning.request import Request
-from jaxmem.versions import blocks, choose
+from jaxmem.versions import blocks, pick
 from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
@@ -320,27 +320,29 @@ def _pick(limit):
   step, args = blocks_cases.CASES["branches"]()
   options = jaxmem.Options(effort="fast")
   request = Request(options=options, limit_bytes=limit)
-  capture = Capture(lambda traced: traced.lower(), None, request)
-  return choose.pick(jax.jit(step).trace(*args), capture, request)
+  traced = jax.jit(step).trace(*args)
+  return pick(traced, ScheduleCapture(request), request)[0]
 
 
 class LimitTest(absltest.TestCase):
   def test_nothing_changes_where_the_step_fits(self):
-    self.assertTrue(_pick(_limit(1.0)).is_as_written)
+    version = _pick(_limit(1.0))
+    self.assertIsNone(version.choice)
+    self.assertEqual(version.num_residuals, 0)
 
   def test_blocks_go_where_edits_cannot(self):
     # No edit of the scheduled program runs a branch again.
     limit = _limit(0.5)
-    variant = _pick(limit)
-    self.assertIsNotNone(variant.choice)
-    self.assertEqual(_pick(limit), variant)
+    version = _pick(limit)
+    self.assertIsNotNone(version.choice)
+    self.assertEqual(_pick(limit), version)
     step, args = blocks_cases.CASES["branches"]()
     options = jaxmem.Options(effort="fast", verify=True)
     plan = jaxmem.plan(step, *args, memory_limit=limit, options=options)
     self.assertLessEqual(plan.total_bytes, limit)
     self.assertEqual(plan.model_error, 0)
     assert plan.budget is not None
-    self.assertEqual(plan.budget.num_dropped, variant.num_residuals)
+    self.assertEqual(plan.budget.num_dropped, version.num_residuals)
     self.assertGreater(plan.budget.extra_s, 0)
     ours = jaxmem.jit(step, memory_limit=limit, options=options)
     expected = _run(jax.jit(step), args)

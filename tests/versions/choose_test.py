@@ -13,11 +13,16 @@ from absl.testing import absltest, parameterized
 
 import jaxmem
 from benchmarks import zoo
-from jaxmem import cost, targets
-from jaxmem.compiler.capture import Capture
+from jaxmem import api, cost, step_planner, targets
+from jaxmem.compiler import ScheduleCapture
+from jaxmem.planning import (
+  DecidedModule,
+  DecidedModules,
+  LimitPlan,
+  PlannedModule,
+  Request,
+)
 from jaxmem.planning import request as request_module
-from jaxmem.planning.fit import LimitPlan
-from jaxmem.planning.request import Request
 from jaxmem.versions import choose, knapsack
 from jaxmem.versions.scan.levels import make_level
 from jaxmem.versions.scan.problem import make_problem
@@ -34,20 +39,25 @@ def _traced():
   return jax.jit(step).trace(*args)
 
 
-def _capture(request):
-  return Capture(lambda traced: traced.lower(), None, request)
+def _module(request, traced=None):
+  return ScheduleCapture(request).module(traced or _traced())
 
 
-def _pick(request):
-  return choose.pick(_traced(), _capture(request), request)
+def _pick(request, traced=None):
+  return choose.pick(traced or _traced(), ScheduleCapture(request), request)
+
+
+def _outcome(request, traced=None):
+  decided = _pick(request, traced)[1]
+  assert decided is not None
+  return decided.outcome
 
 
 def _planned(limit_fraction):
   """Returns a request, a module of its step, and a plan without edits."""
   request = Request(options=_OPTIONS, limit_bytes=_limit(limit_fraction))
-  capture = _capture(request)
-  module = capture.module(_traced())
-  return request, module, capture.planner(module).fit(_limit(1.0))
+  module = _module(request)
+  return request, module, request.planner(module, "cpu").fit(_limit(1.0))
 
 
 @functools.cache
@@ -58,16 +68,17 @@ def _limit(fraction):
   return fixed_bytes + int(fraction * plan.temp_bytes)
 
 
-class RememberTest(parameterized.TestCase):
+class DecidedTest(parameterized.TestCase):
   @parameterized.parameters(1.0, 0.5, 0.05)
-  def test_what_is_remembered_is_what_planning_anew_finds(self, fraction):
+  def test_what_is_decided_is_what_planning_anew_finds(self, fraction):
     request = Request(options=_OPTIONS, limit_bytes=_limit(fraction))
-    variant = _pick(request)
-    self.assertLen(request.remembered, 1)
-    module = _capture(request).module(variant.traced)
-    anew = Request(options=_OPTIONS, limit_bytes=_limit(fraction))
+    version, decided = _pick(request)
+    known = DecidedModules()
+    assert decided is not None
+    known.add(decided)
+    module = _module(request, version.traced)
     outcomes = []
-    for asked in (request, anew):
+    for given in (known, DecidedModules()):
       with mock.patch.object(
         request_module.LimitPlanner,
         "fit",
@@ -75,51 +86,72 @@ class RememberTest(parameterized.TestCase):
         side_effect=request_module.LimitPlanner.fit,
       ) as fit:
         try:
-          plan = asked.decide(module, "cpu")
+          planned = request.decide(module, "cpu", given)
+          plan = planned.decision
           assert isinstance(plan, LimitPlan)
           outcomes.append((plan.edits, plan.base.orders, plan.planned_bytes))
+          outcomes[-1] += (planned.module.to_bytes(),)
         except jaxmem.InfeasibleError as error:
           outcomes.append(str(error))
-      self.assertEqual(fit.call_count, asked is anew)
+      self.assertEqual(fit.call_count, given is not known)
     self.assertEqual(outcomes[0], outcomes[1])
 
-  def test_other_modules_limits_and_options_are_planned(self):
+  def test_other_modules_are_planned(self):
     request, module, plan = _planned(0.5)
-    capture = _capture(request)
     step, args = _case()
-    request.remember(module, "cpu", plan)
-    self.assertIs(request.decide(capture.module(_traced()), "cpu"), plan)
+    known = DecidedModules()
+    known.add(DecidedModule.of(module, "cpu", plan.decision))
+    again = request.decide(_module(request), "cpu", known)
+    self.assertIs(again.decision, plan.decision)
 
     def other(params, state, batch):
       return step(params, state, 2 * batch)
 
-    for asked, change in (
-      (capture.module(jax.jit(other).trace(*args)), {}),
-      (module, {"limit_bytes": _limit(1.0)}),
-      (module, {"options": jaxmem.Options(effort="fast", min_gain=0.02)}),
-    ):
-      changed = dataclasses.replace(request, **change)
-      self.assertIs(changed.remembered, request.remembered)
+    another = _module(request, jax.jit(other).trace(*args))
+    for asked, platform in ((another, "cpu"), (module, "cuda")):
       with mock.patch.object(Request, "planner") as planner:
-        changed.decide(asked, "cpu")
+        request.decide(asked, platform, known)
       planner.assert_called_once()
 
-  def test_few_are_remembered(self):
+  def test_few_wait(self):
     request, module, plan = _planned(1.0)
-    for limit in range(20):
-      changed = dataclasses.replace(request, limit_bytes=limit)
-      changed.remember(module, "cpu", plan)
-    self.assertLess(len(request.remembered), 10)
-    # The latest are.
-    self.assertIs(changed.decide(module, "cpu"), plan)
+    known = DecidedModules()
+    for number in range(20):
+      known.add(
+        DecidedModule(fingerprint=b"%d" % number, outcome=plan.decision)
+      )
+    known.add(DecidedModule.of(module, "cpu", plan.decision))
+    self.assertLess(len(known._outcomes), 10)
+    # The latest does.
+    again = request.decide(module, "cpu", known)
+    self.assertIs(again.decision, plan.decision)
+
+  def test_a_proof_is_planned_for_when_xla_shows_the_module(self):
+    # To compare versions, less effort is enough.
+    options = jaxmem.Options(effort="prove")
+    _, decided = _pick(Request(options=options, limit_bytes=_limit(1.0)))
+    self.assertIsNone(decided)
 
   def test_a_plan_plans_each_module_once(self):
     step, args = _case()
     with mock.patch.object(
       request_module, "LimitPlanner", side_effect=request_module.LimitPlanner
     ) as planner:
-      jaxmem.plan(step, *args, memory_limit=_limit(1.0), options=_OPTIONS)
+      plan = jaxmem.plan(
+        step, *args, memory_limit=_limit(1.0), options=_OPTIONS
+      )
+      plan.verify()
       self.assertEqual(planner.call_count, 1)
+
+  def test_an_impossible_limit_ends_before_the_compile(self):
+    step, args = _case()
+    limit = _limit(0.05)
+    with (
+      mock.patch.object(step_planner, "handling") as handling,
+      self.assertRaises(jaxmem.InfeasibleError),
+    ):
+      jaxmem.plan(step, *args, memory_limit=limit, options=_OPTIONS)
+    handling.assert_not_called()
 
 
 class TraceTest(absltest.TestCase):
@@ -145,11 +177,11 @@ class TraceTest(absltest.TestCase):
     )
 
   def test_jit_traces_once(self):
-    with mock.patch.object(choose, "pick", side_effect=choose.pick) as pick:
+    with mock.patch.object(api, "pick", side_effect=api.pick) as pick:
       lowered = self.jitted.lower(*self.args, scale=2, mode="other")
     self.assertEqual(self.traces, ["other"])
     pick.assert_called_once()
-    # The plan is remembered, though the version is traced from its jaxpr.
+    # The plan waits, though the version is traced from its jaxpr.
     with mock.patch.object(Request, "planner") as planner:
       compiled = lowered.compile()
     planner.assert_not_called()
@@ -158,6 +190,21 @@ class TraceTest(absltest.TestCase):
     )
     results = compiled(*jax.tree.map(jnp.array, self.args), scale=2)
     jax.tree.map(np.testing.assert_array_equal, results, expected)
+
+  def test_functions_that_are_jitted_alike_keep_their_plans(self):
+    step, args = _case()
+    lowered = []
+    for scale in (2.0, 3.0):
+      jitted = jaxmem.jit(
+        lambda p, s, b, scale=scale: step(p, s, b * scale),
+        memory_limit=_limit(0.5),
+        options=_OPTIONS,
+      )
+      lowered.append(jitted.lower(*args))
+    with mock.patch.object(Request, "planner") as planner:
+      for each in lowered:
+        each.compile()
+    planner.assert_not_called()
 
   def test_names_and_donation_stay(self):
     mesh = jax.make_mesh((1,), ("data",))
@@ -200,9 +247,9 @@ class TraceTest(absltest.TestCase):
     self.assertEqual(self.traces, ["plain"])
 
   def test_plan_compiles_the_step_as_written_once(self):
-    original = Capture._compile
+    original = ScheduleCapture._compile
     with mock.patch.object(
-      Capture, "_compile", autospec=True, side_effect=original
+      ScheduleCapture, "_compile", autospec=True, side_effect=original
     ) as compiled:
       jaxmem.plan(
         self.step, *self.args, memory_limit=_limit(1.0), options=_OPTIONS
@@ -258,13 +305,12 @@ class ChoiceTest(absltest.TestCase):
       return made[-1]
 
     with mock.patch.object(request_module, "LimitPlanner", side_effect=record):
-      _pick(request)
-    (taken,) = request.remembered.values()
+      taken = _outcome(request)
     assert isinstance(taken, LimitPlan)
     fitting = []
     for planner in made:
       try:
-        fitting.append(planner.fit(limit).schedule_s)
+        fitting.append(planner.fit(limit).decision.schedule_s)
       except jaxmem.InfeasibleError:
         continue
     self.assertGreater(len(made), 1)
@@ -272,11 +318,10 @@ class ChoiceTest(absltest.TestCase):
 
   def test_estimates_are_close_and_say_what_fits(self):
     request = Request(options=_OPTIONS, limit_bytes=_limit(1.0))
-    capture = _capture(request)
-    planner = capture.planner(capture.module(_traced()))
+    planner = request.planner(_module(request), "cpu")
     self.assertEqual(planner.estimate(_limit(1.0)), 0.0)
     estimate = planner.estimate(_limit(0.9))
-    plan = planner.fit(_limit(0.9))
+    plan = planner.fit(_limit(0.9)).decision
     self.assertGreater(estimate, 0.0)
     self.assertLess(estimate, 1.5 * plan.extra_s)
     self.assertEqual(planner.estimate(1000), float("inf"))
@@ -297,16 +342,18 @@ class _Planner:
 
   def find(self, limit_bytes):
     schedule_s = self.step_s + self.estimate(limit_bytes)
-    return mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
+    plan = mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
+    return mock.Mock(spec=PlannedModule, decision=plan)
 
 
-class _Capture(Capture):
-  """Blocks take what their equations take, times a factor."""
+class _Schedules(ScheduleCapture):
+  """Blocks take what their equations take, times a factor.
+
+  Modules are traced steps here; see `MonotoneTest`.
+  """
 
   def __init__(self, traced, total_bytes, edits_s, blocks_s):
     self.platform = "cpu"
-    # Plans are not remembered.
-    self.options = jaxmem.Options(effort="prove")
     self._written = traced
     self._planner = _Planner(total_bytes, 1.0, edits_s / total_bytes)
     self._blocks_s = blocks_s
@@ -316,10 +363,17 @@ class _Capture(Capture):
     self.num_compiles += 1
     return traced
 
-  def planner(self, traced) -> Any:
+  def planner(self, traced, platform) -> Any:
     if traced is self._written:
       return self._planner
     return _Planner(self._planner.total_bytes // 4, 1.0 + self._blocks_s, 0.0)
+
+  def pick(self, limit_bytes):
+    # With another effort, what was decided would be kept by its module.
+    options = jaxmem.Options(effort="prove")
+    request = Request(options=options, limit_bytes=limit_bytes)
+    with mock.patch.object(Request, "planner", side_effect=self.planner):
+      return choose.pick(self._written, self, request)[0]
 
 
 class MonotoneTest(parameterized.TestCase):
@@ -331,11 +385,10 @@ class MonotoneTest(parameterized.TestCase):
     total_bytes = 10**9
     before = float("inf")
     for limit in range(total_bytes // 3, total_bytes, total_bytes // 40):
-      request = Request(options=_OPTIONS, limit_bytes=limit)
-      capture = _Capture(traced, total_bytes, edits_s, blocks_s)
-      variant = choose.pick(traced, capture, request)
-      planner = capture.planner(variant.traced)
-      seconds = planner.find(limit).schedule_s
+      schedules = _Schedules(traced, total_bytes, edits_s, blocks_s)
+      version = schedules.pick(limit)
+      planner = schedules.planner(version.traced, "cpu")
+      seconds = planner.find(limit).decision.schedule_s
       # Edits that cost less than half a per cent are not looked at further.
       self.assertLessEqual(seconds, max(before, 1.005))
       before = seconds
@@ -348,12 +401,10 @@ class MonotoneTest(parameterized.TestCase):
     for share in (0.9, 0.8, 0.7, 0.6):
       request = Request(options=_OPTIONS)
       if planner is None:
-        capture = _capture(request)
-        planner = capture.planner(capture.module(traced))
+        planner = request.planner(_module(request, traced), "cpu")
       limit = int(share * planner.total_bytes)
       request = dataclasses.replace(request, limit_bytes=limit)
-      choose.pick(traced, _capture(request), request)
-      (plan,) = request.remembered.values()
+      plan = _outcome(request, traced)
       assert isinstance(plan, LimitPlan)
       self.assertGreaterEqual(plan.schedule_s, before)
       before = plan.schedule_s
@@ -362,10 +413,9 @@ class MonotoneTest(parameterized.TestCase):
     traced = _traced()
 
     def compiled(limit, edits_s, blocks_s):
-      request = Request(options=_OPTIONS, limit_bytes=limit)
-      capture = _Capture(traced, 1000, edits_s, blocks_s)
-      choose.pick(traced, capture, request)
-      return capture.num_compiles
+      schedules = _Schedules(traced, 1000, edits_s, blocks_s)
+      schedules.pick(limit)
+      return schedules.num_compiles
 
     # It fits; edits cost a hair; blocks cost too much if they keep nothing.
     self.assertEqual(compiled(1000, 1.0, 0.1), 1)

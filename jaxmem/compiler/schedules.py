@@ -1,60 +1,38 @@
-"""Compiles versions of a step up to their schedule."""
+"""Modules as XLA schedules them, of steps that are compiled no further."""
 
 from __future__ import annotations
-
-import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import jax
 from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.module import Module
 
-from jaxmem.compiler import mark
-from jaxmem.planning import LimitPlanner, Request
+from jaxmem import targets
+from jaxmem.compiler.mark import handling
+from jaxmem.planning import Request
 
-Lower = Callable[[jax.stages.Traced], jax.stages.Lowered]
 
-
-class Capture:
+class ScheduleCapture:
   """Compiles versions of a step up to their schedule.
 
   Args:
-    lower: Lowers a version of the step.
-    compiler_options: For compiling what was lowered.
-    request: Options and target.
+    request: Says which device is compiled for.
 
   Attributes:
-    options: What versions are compared with.
     platform: "cpu" or "cuda", once something was compiled.
   """
 
-  def __init__(
-    self,
-    lower: Lower,
-    compiler_options: dict[str, Any] | None,
-    request: Request,
-  ):
-    self._lower = lower
-    self._compiler_options = compiler_options
-    self.options = request.options
-    if self.options.effort == "prove":
-      # To compare versions, less is enough.
-      self.options = dataclasses.replace(self.options, effort="normal")
-    self._request = dataclasses.replace(request, options=self.options)
+  def __init__(self, request: Request):
+    self._request = request
     self._data = b""
     self._compiled: jax.stages.Traced | None = None
     self._shown: Module | None = None
     self.platform = ""
 
-  def planner(self, module: Module) -> LimitPlanner:
-    """Returns what plans a module of a step."""
-    return self._request.planner(module, self.platform)
-
   def module(self, traced: jax.stages.Traced) -> Module:
     """Returns the scheduled module of a version, as on the target."""
     if self._compiled is traced and self._shown is not None:
       return self._shown
+    self._data = b""
     try:
       self._compile(traced, self._refuse)
     except jax.errors.JaxRuntimeError:
@@ -75,14 +53,8 @@ class Capture:
   def _compile(
     self, traced: jax.stages.Traced, handler: compiler_hook.Handler
   ) -> jax.stages.Compiled:
-    tag = mark.new_tag()
-    self._data = b""
-    compiler_hook.add_handler(tag, handler)
-    try:
-      lowered = self._lower(mark.with_mark(traced, tag))
-      return lowered.compile(compiler_options=self._compiler_options)
-    finally:
-      compiler_hook.remove_handler(tag)
+    with handling(traced, handler) as marked:
+      return targets.compile_traced(marked, self._request.target)
 
   def _show(self, data: bytes, platform: str) -> bytes | None:
     self.platform = platform

@@ -28,7 +28,7 @@ _SETTINGS = (
 )
 
 
-class KeptJit:
+class ArenaKeepingJit:
   """A jitted function whose temporaries stay allocated between calls on CPUs.
 
   Has the attributes of the jitted function. Where it cannot be used, because it

@@ -1,0 +1,342 @@
+"""Searches the order of one module, with its copies or with some removed.
+
+Two models guide the search. In one, memory of donated arguments and of
+outputs is free for temporaries as long as it holds nothing; in the other it
+never is. XLA's buffer assignment lies between the two (a slot takes one
+temporary at a time), so orders found under either are priced with the exact
+assignment model, and the cheapest wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.buffers import UnsupportedModuleError, schedule
+from jaxmem_hlo.module import Computation, Module
+
+from jaxmem import order
+from jaxmem.graph import (
+  CalleePeak,
+  ComputationGraph,
+  Graph,
+  bounds,
+  from_hlo,
+  liveness,
+  validate,
+)
+from jaxmem.options import Options
+from jaxmem.planning.tuning import TUNING
+
+# Live bytes this close to the bound count as meeting it: solvers call a gap of
+# 1e-4 proven optimal, and so does this.
+_MET = 1 + 1e-4
+# The most that packing may add to live bytes in a plan called optimal.
+PACKED_WELL = 1.01
+# A called computation of fewer nodes has nothing to order.
+_MIN_NODES = 3
+_TUNING = TUNING.order
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FoundOrders:
+  """The best that was found for one version of the module.
+
+  Attributes:
+    orders: Computation id -> instruction ids in execution order, where that is
+      another than the module's.
+    planned_bytes: Predicted temporaries.
+    lower_bound_bytes: No order of this version needs fewer.
+    is_optimal: Whether no order has fewer live bytes at its peak, and packing
+      adds next to nothing to them.
+    search_proved: See `ModulePlan`.
+    method: What found the order.
+  """
+
+  orders: Mapping[int, tuple[int, ...]]
+  planned_bytes: int
+  lower_bound_bytes: int
+  is_optimal: bool
+  search_proved: bool
+  method: str
+
+
+def check_understood(graph: ComputationGraph) -> None:
+  """Refuses a computation whose given order already breaks our rules.
+
+  Raises:
+    UnsupportedModuleError: If it does.
+  """
+  if graph.is_repaired:
+    raise UnsupportedModuleError(
+      f"{graph.computation.name}: XLA's own schedule seems to read a buffer"
+      " that was already overwritten; something in it is not understood."
+    )
+
+
+class OrderSearch:
+  """Orders one module as it is given.
+
+  Args:
+    module: A scheduled module.
+    platform: "cpu" or "cuda".
+    options: How hard to try.
+    like: The model of the module that this one was made from, if any.
+
+  Attributes:
+    model: Predicts the assignment of the module.
+    orders: The orders that were chosen so far, as in `FoundOrders`.
+    entry: The graph of the module's entry computation.
+  """
+
+  def __init__(
+    self,
+    module: Module,
+    platform: str,
+    options: Options,
+    like: AssignmentModel | None = None,
+  ):
+    self._module = module
+    self.model = AssignmentModel(module, platform, like)
+    self.orders: dict[int, tuple[int, ...]] = {}
+    self._options = options
+    self._callees: dict[int, CalleePeak] = {}
+    sequential = {c.id for c in self.model.analysis.dataflow.computations}
+    for computation in module.computations:
+      if computation.id in sequential and computation is not module.entry:
+        self._plan_inner(computation)
+    self.entry = from_hlo(self.model, module.entry, self._callees)
+    self._initial = tuple(range(self.entry.graph.num_nodes))
+
+  def may_reach(self, limit_bytes: float) -> bool:
+    """Whether a quick bound allows as few bytes of temporaries."""
+    return self._quick_bound <= limit_bytes
+
+  @functools.cached_property
+  def _cut(self) -> bounds.MinCut:
+    return bounds.MinCut(self.entry.graph)
+
+  @functools.cached_property
+  def _low_bytes(self) -> int:
+    """A quick bound for the entry's graph, memory of slots included."""
+    return self._quick_bound_of(self._initial)
+
+  def _quick_bound_of(self, nodes: Sequence[int]) -> int:
+    flows = _TUNING.quick_flows
+    graph = self.entry.graph
+    return bounds.lower_bound(graph, nodes, flows, self._cut).num_bytes
+
+  @functools.cached_property
+  def _quick_bound(self) -> int:
+    graph = self.entry.graph
+    return self._bound(graph, self._low_bytes) - graph.base_bytes
+
+  def run(
+    self, enough_bytes: float, initial_bytes: int | None = None
+  ) -> FoundOrders:
+    """Orders the entry; `orders` holds what was chosen for the callees.
+
+    Args:
+      enough_bytes: Temporaries that a plan must not exceed to be worth it.
+        Where the bound already does, nothing is searched, unless a proof is
+        asked for.
+      initial_bytes: Temporaries of the module as it is, if known.
+    """
+    graph, initial = self.entry.graph, self._initial
+    free, candidates = self._search_models()
+    if not self.may_reach(enough_bytes) and self._options.effort != "prove":
+      candidates = iter((initial,))
+    bound = self._bound(graph, free.lower_bound_bytes) - graph.base_bytes
+    known = {}
+    if initial_bytes is not None and not self.orders:
+      known[initial] = initial_bytes
+    best, planned = self._choose(candidates, bound, known)
+    live = liveness.peak_bytes(graph, best) - graph.base_bytes
+    if best != initial or self.entry.is_repaired:
+      self._set(self.entry, best)
+    return FoundOrders(
+      orders=dict(self.orders),
+      planned_bytes=planned,
+      lower_bound_bytes=max(0, bound),
+      is_optimal=live <= bound * _MET and planned <= bound * PACKED_WELL,
+      search_proved=self._meets(free.peak_bytes, free.lower_bound_bytes),
+      method=free.method,
+    )
+
+  def _search_models(
+    self,
+  ) -> tuple[order.OrderResult, Iterator[tuple[int, ...]]]:
+    """Returns the result where slots are free, and orders to be priced."""
+    graph, low = self.entry.graph, self._low_bytes
+    if self._meets(liveness.peak_bytes(graph, self._initial), low):
+      free = order.unchanged(graph, self._initial, low)
+      return free, self._by_turns(free.candidates)
+    proven = self._proven()
+    if proven is not None:
+      return proven, self._with_closer(self._packed_graph, proven.candidates)
+    free = self._search(graph, start=self._packed.order)
+    return free, self._by_turns(free.candidates)
+
+  def _search(self, graph: Graph, **options: Any) -> order.OrderResult:
+    return order.plan_order(
+      graph,
+      effort=self._options.effort,
+      close=self._is_close_first,
+      **options,
+    )
+
+  @property
+  def _is_close_first(self) -> bool:
+    """Whether an order close to XLA's is tried before the one it comes from.
+
+    On GPUs, XLA's order hides latency. On CPU it hides none, and packing
+    seldom spares what closeness costs: there, only if the first will not do.
+    """
+    return self.model.platform != "cpu"
+
+  def _with_closer(
+    self, graph: Graph, candidates: Sequence[tuple[int, ...]]
+  ) -> Iterator[tuple[int, ...]]:
+    """Yields orders, and after the first one that is close to XLA's."""
+    yield from candidates[:1]
+    if not self._is_close_first and candidates:
+      yield order.bring_closer(graph, self._initial, candidates[0])
+    yield from candidates[1:]
+
+  def _proven(self) -> order.OrderResult | None:
+    """The result where slots are taken, if it is optimal where they are not."""
+    graph, packed = self.entry.graph, self._packed
+    if not packed.candidates:
+      return None
+    low = max(self._quick_bound_of(packed.order), self._low_bytes)
+    peak_bytes = liveness.peak_bytes(graph, packed.order)
+    if not self._meets(peak_bytes, low):
+      return None
+    return dataclasses.replace(
+      packed,
+      peak_bytes=peak_bytes,
+      lower_bound_bytes=low,
+      status="optimal" if peak_bytes == low else "feasible",
+    )
+
+  def _meets(self, peak_bytes: int, bound_bytes: int) -> bool:
+    base_bytes = self.entry.graph.base_bytes
+    return peak_bytes - base_bytes <= (bound_bytes - base_bytes) * _MET
+
+  @functools.cached_property
+  def _packed(self) -> order.OrderResult:
+    return self._search(self._packed_graph, prove=False)
+
+  @functools.cached_property
+  def _packed_graph(self) -> Graph:
+    return _without_slots(self.entry.graph)
+
+  def _by_turns(
+    self, free: Sequence[tuple[int, ...]]
+  ) -> Iterator[tuple[int, ...]]:
+    """Yields orders to be priced, those of both slot models by turns."""
+    orders = self._with_closer(self.entry.graph, free)
+    yield from itertools.islice(orders, 1)
+    # Only searched when the first was not good enough.
+    packed = self._with_closer(self._packed_graph, self._packed.candidates)
+    yield from itertools.islice(packed, 1)
+    for pair in itertools.zip_longest(orders, packed):
+      yield from (c for c in pair if c is not None)
+
+  def _plan_inner(self, computation: Computation) -> None:
+    """Orders a called computation by its own peak, if that helps the whole."""
+    inner = from_hlo(self.model, computation, self._callees)
+    check_understood(inner)
+    graph = inner.graph
+    initial = tuple(range(graph.num_nodes))
+    peak = liveness.peak_bytes(graph, initial)
+    bound = 0
+    if graph.num_nodes >= _MIN_NODES:
+      found = order.plan_order(graph, effort=self._options.effort)
+      bound = found.lower_bound_bytes
+      if found.peak_bytes < peak:
+        before = self.model.temp_bytes(self.orders)
+        self._set(inner, found.order)
+        if self.model.temp_bytes(self.orders) > before:
+          del self.orders[computation.id]
+        else:
+          peak = found.peak_bytes
+    self._callees[computation.id] = CalleePeak(
+      extra_bytes=max(0, peak - inner.owned_bytes),
+      bound_bytes=max(0, bound - inner.owned_bytes),
+    )
+
+  def _set(self, graph: ComputationGraph, nodes: Sequence[int]) -> None:
+    validate.check_order(graph.graph, nodes)
+    ids = graph.schedule(nodes)
+    schedule.check_schedule(graph.computation, ids)
+    self.orders[graph.computation.id] = tuple(ids)
+
+  def _choose(
+    self,
+    candidates: Iterator[tuple[int, ...]],
+    bound_bytes: int,
+    known: Mapping[tuple[int, ...], int],
+  ) -> tuple[tuple[int, ...], int]:
+    """Prices orders; of those that need the fewest bytes, the closest wins."""
+    initial = self._initial
+    priced: dict[tuple[int, ...], int] = {}
+    limit = None
+    for candidate in itertools.chain(
+      itertools.islice(candidates, _TUNING.max_priced), (initial,)
+    ):
+      if candidate in priced:
+        continue
+      priced[candidate] = known.get(candidate) or self._price(candidate, limit)
+      limit = int(min(priced.values()) * _TUNING.alike_ratio)
+      if limit <= bound_bytes * _TUNING.alike_ratio**2:
+        break
+    least = min(priced.values())
+    alike = [c for c, b in priced.items() if b <= least * _TUNING.alike_ratio]
+    best = min(alike, key=lambda c: order.displacement(c, initial))
+    return best, priced[best]
+
+  def _price(self, nodes: Sequence[int], limit_bytes: int | None) -> int:
+    ids = self.entry.schedule(nodes)
+    orders = {**self.orders, self._module.entry.id: ids}
+    return self.model.temp_bytes(orders, limit_bytes)
+
+  def _bound(self, graph: Graph, bound: int) -> int:
+    """Lowers the entry's bound where a callee's own order is not proven."""
+    if all(c.extra_bytes == c.bound_bytes for c in self._callees.values()):
+      return bound
+    callees = {
+      key: CalleePeak(c.bound_bytes, c.bound_bytes)
+      for key, c in self._callees.items()
+    }
+    optimistic = from_hlo(self.model, self._module.entry, callees).graph
+    if optimistic == graph:
+      return bound
+    flows = _TUNING.callee_flows
+    return bounds.lower_bound(optimistic, self._initial, flows).num_bytes
+
+
+def _without_slots(graph: Graph) -> Graph:
+  """The same program with donated and output memory always occupied."""
+  kept = [
+    i
+    for i, b in enumerate(graph.buffers)
+    if not (b.live_at_start or b.live_at_end)
+  ]
+  number = {b: i for i, b in enumerate(kept)}
+  nodes = tuple(
+    dataclasses.replace(
+      node,
+      shares=tuple(
+        (number[a], number[b])
+        for a, b in node.shares
+        if a in number and b in number
+      ),
+    )
+    for node in graph.nodes
+  )
+  return Graph(nodes=nodes, buffers=tuple(graph.buffers[i] for i in kept))

@@ -1,0 +1,147 @@
+"""The numbers that planning was tuned with, and what they were measured by.
+
+They steer how much is tried, never whether a plan is right: every order is
+checked, and every plan priced by the assignment model. Whoever changes one
+compares the rows of the benchmark that is named with it, before and after.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OrderTuning:
+  """How the order of a module is chosen: `benchmarks.order_benchmark`.
+
+  Attributes:
+    alike_ratio: Orders whose bytes are no more than this many times the
+      fewest count as equally good. Of those the one closest to XLA's order is
+      taken, which is the least likely to cost time.
+    max_priced: How many orders are priced with the assignment model at most.
+    quick_flows: How many minimum cuts the quick bound of an order computes.
+    callee_flows: The same where a called computation's own order is not proven.
+  """
+
+  alike_ratio: float = 1.002
+  max_priced: int = 8
+  quick_flows: int = 20
+  callee_flows: int = 150
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OverlapTuning:
+  """How copies are hidden: the rows of docs/host.md.
+
+  XLA's packing adds some bytes to those that are live, so orders are made for
+  lower and lower limits of live bytes until one fits.
+
+  Attributes:
+    num_limits: How many limits are tried.
+    least_lowering: The least share of a limit by which the next is lower.
+  """
+
+  num_limits: int = 8
+  least_lowering: float = 0.02
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FitTuning:
+  """How a module is made to fit: `benchmarks.budget_benchmark`.
+
+  The room is the number of bytes that temporaries may take. A sketch is a plan
+  that little time was spent on. See docs/budget-choice.md, "Temporaries".
+
+  Attributes:
+    first_live_share: The first limit of live bytes, as a share of the room.
+      XLA packs most orders so tightly; whether a higher limit does is seen when
+      a sketch is refined.
+    estimated_live_share: The same for an estimate, which had better be too low:
+      temporaries that move into the memory of arguments may make up for it.
+    dropped_sketch_ratio: A sketch that costs so many times what the cheapest
+      does is not followed any longer.
+    other_order_ratio: An estimate on XLA's order has to be below this many
+      times the cheapest sketch on the planned order to be followed.
+    negligible_step_share: Edits that cost no more than this share of the step
+      are not looked for on XLA's order.
+    lower_room_shares: Shares of the room that are tried, too, where a plan
+      seems to be packed badly.
+    few_steps: The most instructions of an order in which packing is a matter of
+      luck: every sketch is refined there.
+    unlucky_ratio: A plan that costs so many times what a bound allows seems to
+      be packed badly.
+    promising_ratio: A sketch for a share of the room is followed if it costs
+      less than so many times the plan for all of it.
+    shrinking_share: The share of the smallest plan's bytes that the next sketch
+      is asked for; measured by `benchmarks.limit_sweep_benchmark`, which plans
+      for the smallest bytes that an error names.
+  """
+
+  first_live_share: float = 0.99
+  estimated_live_share: float = 1.04
+  dropped_sketch_ratio: float = 1.1
+  other_order_ratio: float = 0.99
+  negligible_step_share: float = 0.001
+  lower_room_shares: tuple[float, ...] = (0.97, 0.94)
+  few_steps: int = 400
+  unlucky_ratio: float = 1.25
+  promising_ratio: float = 1.15
+  shrinking_share: float = 0.98
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VersionTuning:
+  """Which versions of a step are compiled: `benchmarks.budget_benchmark`.
+
+  See docs/blocks.md, which has the table that the weights were fitted to.
+
+  Attributes:
+    negligible_step_share: A plan that adds less than this share of the step's
+      time is not worth further compiles.
+    least_fused_share: What blocks fuse anew takes at least this share of its
+      estimate: XLA's plan of the step as written may have written some of it.
+    fused_weight: What is fused anew counts as this share of its estimate, which
+      made estimates of blocks agree with their schedules.
+    reliable_ratio: Where a schedule takes more than so many times what its
+      equations do, these say little about it.
+    hopeful_share: A version that recomputes takes at least this share of its
+      estimated seconds.
+    refined_share: At least this share of the estimated cost of edits is left
+      when they are refined.
+    max_divisions: How often blocks are joined to larger ones.
+    stacked_shares: Shares of what loops stack that are tried whatever the limit
+      is: to stack less can save time, and what a limit allows, a larger one
+      must find, too.
+    nearly_all_share: The share of the missing bytes that is tried besides all
+      of them: the planner may find the rest elsewhere.
+  """
+
+  negligible_step_share: float = 0.005
+  least_fused_share: float = 0.7
+  fused_weight: float = 0.75
+  reliable_ratio: float = 1.5
+  hopeful_share: float = 0.93
+  refined_share: float = 0.85
+  max_divisions: int = 3
+  stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
+  nearly_all_share: float = 0.97
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuning:
+  """All of them.
+
+  Attributes:
+    order: For `planning.reorder`.
+    overlap: For `planning.overlap`.
+    fit: For `planning.fit`.
+    versions: For `versions.choose`.
+  """
+
+  order: OrderTuning = OrderTuning()
+  overlap: OverlapTuning = OverlapTuning()
+  fit: FitTuning = FitTuning()
+  versions: VersionTuning = VersionTuning()
+
+
+TUNING = Tuning()

@@ -1,0 +1,337 @@
+"""One call of `jaxmem.plan`: two compiles of a step, and what they showed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jaxlib.version
+from jaxmem_hlo import replay
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.module import Module
+
+from jaxmem import cost, targets
+from jaxmem.compiler import ScheduleCapture, compile_and_read, handling
+from jaxmem.errors import InfeasibleError
+from jaxmem.planning import (
+  DecidedModule,
+  DecidedModules,
+  Decision,
+  LimitPlan,
+  PlannedModule,
+  Request,
+  plan_frontier,
+)
+from jaxmem.report import (
+  Budget,
+  Frontier,
+  HostTraffic,
+  Plan,
+  Progress,
+  Status,
+  donation,
+  layout,
+  signature,
+)
+from jaxmem.version import __version__
+from jaxmem.versions import Version, pick, smallest_bytes
+
+
+class StepPlanner:
+  """Plans one step, and measures the plan.
+
+  Args:
+    fun: The step.
+    jit_kwargs: What jax.jit is to be called with.
+    request: What is asked of the planner.
+  """
+
+  def __init__(
+    self,
+    fun: Callable[..., Any],
+    jit_kwargs: dict[str, Any],
+    request: Request,
+  ):
+    self._fun = fun
+    self._jit_kwargs = jit_kwargs
+    self._request = request
+
+  def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+    """Compiles the step with and without the plan, and compares.
+
+    Args:
+      args: The step's positional arguments.
+      kwargs: Its keyword arguments.
+
+    Raises:
+      InfeasibleError: If no plan meets the request's limit.
+      RuntimeError: If the step cannot be planned.
+    """
+    progress = Progress()
+    start = time.perf_counter()
+    try:
+      progress.show("compiling XLA's own plan")
+      traced = self._trace(args, kwargs)
+      schedules = ScheduleCapture(self._request)
+      baseline = self._compile_baseline(traced, schedules)
+      progress.show("planning and compiling the plan")
+      version, decided = pick(traced, schedules, self._request)
+      answers = _Answers(self._request, decided)
+      with handling(version.traced, answers) as marked:
+        compiled = targets.compile_traced(marked, self._request.target)
+    finally:
+      progress.close()
+    seconds = time.perf_counter() - start
+    planned = answers.planned()
+    budget = None
+    if isinstance(planned.decision, LimitPlan):
+      device = self._request.device(planned.decision.platform)
+      written = schedules.module(traced)
+      written_s = cost.schedule_seconds(written, device.rates)
+      budget = budget_of(planned.decision, version, written_s)
+    program = _Program(
+      name=getattr(self._fun, "__name__", type(self._fun).__name__),
+      request=self._request,
+      traced=version.traced,
+      planned=planned,
+    )
+    signed = signature.read(compiled, self._fun, self._jit_kwargs)
+    advice = donation.advise(planned.given, signed)
+    return _result(program, baseline, compiled, budget, advice, seconds)
+
+  def smallest_bytes(self, args: tuple[Any, ...]) -> int:
+    """Returns the bytes of the smallest program that is found for the step.
+
+    Compiles up to the schedule: once, and again with all that loops stack
+    dropped, if there is any.
+
+    Args:
+      args: The step's positional arguments.
+    """
+    traced = self._trace(args, {})
+    schedules = ScheduleCapture(self._request)
+    return smallest_bytes(traced, schedules, self._request)
+
+  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> jax.stages.Traced:
+    @functools.wraps(self._fun)
+    def step(*args: Any, **kwargs: Any) -> Any:
+      return self._fun(*args, **kwargs)
+
+    # A new function: jax remembers what others did when they were traced, and
+    # a step may look at the device.
+    jitted = jax.jit(step, **self._jit_kwargs)
+    return targets.trace(jitted, args, kwargs, self._request.target)
+
+  def _compile_baseline(
+    self, traced: jax.stages.Traced, schedules: ScheduleCapture
+  ) -> jax.stages.Compiled:
+    """Compiles the step as `jax.jit` does on the device planned for."""
+    target = self._request.target
+    is_here = target is None or target.platform == "cpu"
+    if is_here and self._request.limit_bytes is None:
+      # Not marked: it may come from jax's compilation cache.
+      return targets.compile_traced(traced, target)
+    return schedules.compiled(traced)
+
+
+class _Answers:
+  """Answers XLA with the plan of one step, and keeps it.
+
+  Args:
+    request: What is asked of the planner.
+    decided: What is known of the step's module, if it was planned already.
+
+  Raises:
+    InfeasibleError: If it is known that there is no plan.
+  """
+
+  def __init__(self, request: Request, decided: DecidedModule | None):
+    self._request = request
+    self._decided = DecidedModules()
+    if decided is not None:
+      if isinstance(decided.outcome, InfeasibleError):
+        raise decided.outcome
+      self._decided.add(decided)
+    self._planned: PlannedModule[Decision] | None = None
+    self._error: Exception | None = None
+
+  def __call__(self, data: bytes, platform: str) -> bytes | None:
+    """Answers as `compiler_hook.Handler` says, but does not raise."""
+    try:
+      self._planned, answer = self._request.answer(
+        data, platform, self._decided
+      )
+      return answer
+    except Exception as error:  # `planned` raises it.
+      self._error = error
+      return None
+
+  def planned(self) -> PlannedModule[Decision]:
+    """Returns the planned module.
+
+    Raises:
+      InfeasibleError: If there is no plan.
+      RuntimeError: If planning failed.
+    """
+    if isinstance(self._error, InfeasibleError):
+      raise self._error
+    if self._planned is None:
+      raise RuntimeError(
+        "The step was compiled, but could not be planned. Its module holds"
+        " something jaxmem does not understand; jaxmem.jit would leave it to"
+        " XLA's own plan."
+      ) from self._error
+    return self._planned
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Program:
+  """A planned step, as `Plan` calls it; see `report.PlannedProgram`.
+
+  Attributes:
+    name: The function's name.
+    request: What was asked of the planner.
+    traced: The version of the step that was planned.
+    planned: Its module.
+  """
+
+  name: str
+  request: Request
+  traced: jax.stages.Traced
+  planned: PlannedModule[Decision]
+
+  @property
+  def target(self) -> str:
+    """The name of the device planned for."""
+    target = self.request.target
+    return target.name if target else jax.default_backend()
+
+  def replay(self) -> replay.ReplayReport:
+    """Compiles the plan again and replays it on XLA's real assignment."""
+    decision = self.planned.decision
+    platform = decision.platform
+    decided = DecidedModule.of(self.planned.given, platform, decision)
+    answers = _Answers(self.request, decided)
+    with handling(self.traced, answers) as marked:
+      real = compile_and_read(marked, self.request.target)
+    answers.planned()  # What XLA did without a plan says nothing.
+    return replay.check_assignment(
+      Module(real.hlo_module), real.buffer_assignment, platform
+    )
+
+  def frontier(self, limits: Sequence[int] | None) -> Frontier:
+    """Plans for several limits, in bytes; None chooses some."""
+    platform = self.planned.decision.platform
+    planner = self.request.planner(self.planned.given, platform)
+    return plan_frontier(planner, limits, self.name, self.target)
+
+
+def budget_of(plan: LimitPlan, version: Version, written_s: float) -> Budget:
+  """Returns what a byte limit cost.
+
+  Args:
+    plan: The plan that meets it.
+    version: The version of the step that was planned.
+    written_s: Estimated seconds of XLA's own schedule of the step as written.
+  """
+  return Budget(
+    limit_bytes=plan.limit_bytes,
+    num_recomputed=len(plan.edits.recomputes),
+    num_offloaded=len(plan.edits.offloads),
+    num_dropped=version.num_residuals,
+    dropped_bytes=version.saved_bytes,
+    # The version recomputes what it dropped already.
+    step_s=plan.step_s - version.extra_s,
+    extra_s=plan.extra_s + version.extra_s,
+    written_s=written_s,
+    schedule_s=plan.schedule_s,
+  )
+
+
+def _result(
+  program: _Program,
+  baseline: jax.stages.Compiled,
+  compiled: jax.stages.Compiled,
+  budget: Budget | None,
+  advice: tuple[donation.DonationAdvice, ...],
+  compile_s: float,
+) -> Plan:
+  planned = program.planned
+  decision = planned.decision
+  ordered = decision.base if isinstance(decision, LimitPlan) else decision
+  memory = _memory(compiled)
+  before = AssignmentModel(planned.given, decision.platform).assign()
+  return Plan(
+    name=program.name,
+    target=program.target,
+    status=_status(decision),
+    method=ordered.method,
+    is_order_proved=ordered.search_proved,
+    baseline_temp_bytes=_memory(baseline).temp_size_in_bytes,
+    temp_bytes=memory.temp_size_in_bytes,
+    predicted_temp_bytes=decision.planned_bytes,
+    baseline_predicted_bytes=ordered.baseline_bytes,
+    lower_bound_bytes=min(
+      decision.lower_bound_bytes, memory.temp_size_in_bytes
+    ),
+    argument_bytes=memory.argument_size_in_bytes,
+    output_bytes=memory.output_size_in_bytes,
+    alias_bytes=memory.alias_size_in_bytes,
+    num_instructions=ordered.num_instructions,
+    num_removed_copies=len(ordered.removed_copies),
+    kept_copy_bytes=dict(ordered.kept_copy_bytes),
+    num_pinned=ordered.num_pinned,
+    planning_s=decision.seconds,
+    compile_s=compile_s,
+    versions={
+      "jax": jax.__version__,
+      "jaxlib": jaxlib.version.__version__,
+      "jaxmem": __version__,
+    },
+    budget=budget,
+    host=_host(planned, memory, program.request),
+    order=tuple(
+      i.name for i in planned.module.schedule(planned.module.entry.id)
+    ),
+    donation=advice,
+    before=layout.describe(planned.given, before),
+    after=layout.describe(planned.module, planned.model.assign()),
+    program=program,
+  )
+
+
+def _memory(compiled: jax.stages.Compiled) -> Any:
+  memory = compiled.memory_analysis()
+  if memory is None:
+    raise RuntimeError(
+      "XLA reports no memory figures for this platform; plan for the CPU or an"
+      " NVIDIA GPU."
+    )
+  return memory
+
+
+def _status(decision: Decision) -> Status:
+  if not isinstance(decision, LimitPlan):
+    return decision.status
+  return "feasible" if decision.edits else decision.base.status
+
+
+def _host(
+  planned: PlannedModule[Decision], memory: Any, request: Request
+) -> HostTraffic | None:
+  argument_bytes = memory.host_argument_size_in_bytes
+  rates = request.device(planned.decision.platform).rates
+  run = cost.step_time(planned.module, rates)
+  if not (argument_bytes or run.to_host_bytes or run.from_host_bytes):
+    return None
+  return HostTraffic(
+    argument_bytes=argument_bytes,
+    to_host_bytes=run.to_host_bytes,
+    from_host_bytes=run.from_host_bytes,
+    step_s=run.seconds,
+    waiting_s=run.waiting_s,
+  )

@@ -1,0 +1,87 @@
+"""Versions of a step: as it is written, and what it is changed to.
+
+Some of what a step holds for its backward pass is out of a planner's reach once
+XLA has scheduled the program: what a loop stacks is one buffer, and what lies
+between two blocks XLA may have fused, so that it is no buffer at all. So
+the step is changed before XLA sees it: loops stack less (`versions.scan`), or
+blocks are recomputed (`versions.blocks`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+
+from jaxmem.cost import Device
+from jaxmem.jaxpr import internals
+from jaxmem.versions import blocks, scan
+from jaxmem.versions.scan import SaveBytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Version:
+  """A version of a step.
+
+  Attributes:
+    traced: The step, traced, with the jaxpr of this version.
+    choice: How blocks are recomputed; None for not at all.
+    num_residuals: How many arrays do not wait for the backward pass any more.
+    saved_bytes: Their bytes.
+    extra_s: Estimated seconds that the step takes more; negative where storing
+      took longer than making them again.
+    dropped: Names of those that loops do not stack.
+  """
+
+  traced: jax.stages.Traced = dataclasses.field(compare=False, repr=False)
+  choice: blocks.BlockChoice | None = None
+  num_residuals: int = 0
+  saved_bytes: int = 0
+  extra_s: float = 0.0
+  dropped: tuple[str, ...] = ()
+
+
+def stacking_less(
+  traced: jax.stages.Traced, save_bytes: SaveBytes, device: Device
+) -> Version:
+  """Returns the version of a step whose loops stack less.
+
+  Args:
+    traced: The step as it is written.
+    save_bytes: What loops do not stack, as `scan.rewrite_step` takes it.
+    device: The device planned for.
+  """
+  rewritten = scan.rewrite_step(
+    traced.jaxpr,
+    save_bytes,
+    device.rates,
+    # On CPU the results of a step do not change by a bit. A GPU may choose
+    # other kernels anyway, and memory traffic is what its time goes to.
+    keep_bits=device.platform == "cpu",
+  )
+  return Version(
+    traced=internals.with_jaxpr(traced, rewritten.closed_jaxpr),
+    num_residuals=len(rewritten.dropped),
+    saved_bytes=rewritten.saved_bytes,
+    dropped=rewritten.dropped,
+  )
+
+
+def recomputing_blocks(
+  traced: jax.stages.Traced,
+  choice: blocks.BlockChoice,
+  recomputed: blocks.Recomputed,
+) -> Version:
+  """Returns the version of a step that recomputes blocks.
+
+  Args:
+    traced: The step as it is written.
+    choice: How.
+    recomputed: What came of it.
+  """
+  return Version(
+    traced=internals.with_jaxpr(traced, recomputed.closed_jaxpr),
+    choice=choice,
+    num_residuals=recomputed.num_dropped,
+    saved_bytes=recomputed.dropped_bytes,
+  )
