@@ -14,7 +14,8 @@ import jax
 from jaxmem_hlo.cpu_executable import (
   ALIGNMENT_BYTES,
   PlacementItem,
-  executable,
+  UnsupportedExecutableError,
+  load_placed,
 )
 
 from jaxmem.placement import late_reuse, place, validate
@@ -50,10 +51,10 @@ def repack(
     ValueError: If `strict`, and the placement was refused: a fault of jaxmem's.
   """
   try:
-    return executable.load(compiled, _place_lower)
+    return load_placed(compiled, _place_lower)
   except _NoGainError:
     return compiled
-  except (executable.UnsupportedExecutableError, ValueError) as error:
+  except (UnsupportedExecutableError, ValueError) as error:
     if strict:
       raise
     warnings.warn(

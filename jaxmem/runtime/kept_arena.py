@@ -18,8 +18,9 @@ import jax.numpy as jnp
 from jaxmem_hlo.cpu_executable import (
   ALIGNMENT_BYTES,
   PlacementItem,
-  carried_arena,
-  executable,
+  UnsupportedExecutableError,
+  load_placed,
+  load_with_arena,
 )
 
 from jaxmem.placement import (
@@ -116,8 +117,8 @@ def keep(
       of jax is not understood.
   """
   try:
-    flat, arena_bytes = carried_arena.load(compiled, _place_late)
-  except executable.UnsupportedExecutableError as error:
+    flat, arena_bytes = load_with_arena(compiled, _place_late)
+  except UnsupportedExecutableError as error:
     if strict:
       raise
     warnings.warn(
@@ -136,7 +137,7 @@ def placement_problem(items: Sequence[PlacementItem]) -> Problem:
   last of them are taken.
 
   Args:
-    items: From `executable.placement_problem`; at least one.
+    items: What may be moved in the arena; at least one.
   """
   return Problem(tuple(_buffer(i, item) for i, item in enumerate(items)))
 

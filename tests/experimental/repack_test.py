@@ -6,7 +6,7 @@ import cpu_steps
 import jax
 import jax.numpy as jnp
 from absl.testing import absltest, parameterized
-from jaxmem_hlo.cpu_executable import executable
+from jaxmem_hlo.cpu_executable import UnsupportedExecutableError
 
 from benchmarks import zoo
 from jaxmem.experimental.repack import repack
@@ -45,7 +45,7 @@ class RepackTest(parameterized.TestCase):
       self.assertIs(repack(compiled), compiled)
     self.assertLen(caught, 1)
     self.assertIn("no temporaries", str(caught[0].message))
-    with self.assertRaises(executable.UnsupportedExecutableError):
+    with self.assertRaises(UnsupportedExecutableError):
       repack(compiled, strict=True)
 
   def test_an_executable_that_was_repacked_before(self):

@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
-from jaxmem_hlo.cpu_executable import executable
-from jaxmem_hlo.cpu_executable.arena import PlacementItem, PlacementPart
+from jaxmem_hlo.cpu_executable import (
+  PlacementItem,
+  UnsupportedExecutableError,
+)
+from jaxmem_hlo.cpu_executable.placement import PlacementPart
 
 from benchmarks import zoo
 from jaxmem.placement import Gap
@@ -82,7 +85,7 @@ class KeepTest(parameterized.TestCase):
 
   def test_what_xla_places_stays_where_no_item_is_understood(self):
     def refuse(items):
-      raise executable.UnsupportedExecutableError("not understood")
+      raise UnsupportedExecutableError("not understood")
 
     with mock.patch.object(kept_arena, "_place_late", refuse):
       kept = _keep(cpu_steps.fresh(cpu_steps.MODELS[0]))
@@ -113,7 +116,7 @@ class KeepTest(parameterized.TestCase):
     compiled = jax.jit(lambda x: (x + 1, x)).lower(jnp.ones(4)).compile()
     with self.assertWarnsRegex(RuntimeWarning, "keep .* no temporaries"):
       self.assertIs(kept_arena.keep(compiled), compiled)
-    with self.assertRaises(executable.UnsupportedExecutableError):
+    with self.assertRaises(UnsupportedExecutableError):
       kept_arena.keep(compiled, strict=True)
     loaded = cpu_steps.pair(cpu_steps.MODELS[0])[1]
     with self.assertWarnsRegex(RuntimeWarning, "was loaded, not compiled"):

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxmem_hlo.buffers import join_ranges
+
 
 @dataclasses.dataclass(slots=True)
 class Block:
@@ -81,25 +83,12 @@ def pack(
 
 def _max_live_bytes(blocks: Sequence[Block]) -> int:
   """Returns the most bytes live at once: no packing is lower."""
-  spans = [(b.size_bytes, *t) for b in blocks for t in _disjoint(b.times)]
+  spans = [(b.size_bytes, *t) for b in blocks for t in join_ranges(b.times)]
   sizes, starts, ends = np.array(spans, np.int64).reshape(-1, 3).T
   change = np.zeros(ends.max(initial=0) + 2, np.int64)
   np.add.at(change, starts, sizes)
   np.subtract.at(change, ends + 1, sizes)
   return int(change.cumsum().max())
-
-
-def _disjoint(times: list[tuple[int, int]]) -> list[tuple[int, int]]:
-  """Joins the time ranges of a block that overlap."""
-  if len(times) == 1:
-    return times
-  joined: list[tuple[int, int]] = []
-  for start, end in sorted(times):
-    if joined and start <= joined[-1][1]:
-      start, last = joined.pop()
-      end = max(end, last)
-    joined.append((start, end))
-  return joined
 
 
 def _place(

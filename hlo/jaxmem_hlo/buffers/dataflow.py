@@ -14,6 +14,9 @@ import dataclasses
 from typing import NamedTuple
 
 from jaxmem_hlo.module import (
+  FORWARDS,
+  OPERAND_IN_START,
+  RESULT_IN_START,
   Computation,
   Instruction,
   Module,
@@ -88,20 +91,6 @@ Tree = dict[ShapeIndex, Value]
 # Opcodes whose called computations run as part of the schedule. Others
 # (reductions, fusions, sorts) call theirs once per element.
 _SEQUENTIAL = frozenset({"while", "call", "conditional", "async-start"})
-_TRANSPARENT = frozenset({"bitcast", "opt-barrier", "add-dependency", "domain"})
-_DONE_OF = {
-  "copy-done": (0,),
-  "all-reduce-done": (),
-  "all-gather-done": (1,),
-  "collective-permute-done": (1,),
-  "async-done": (1,),
-}
-# Asynchronous starts whose tuple repeats the operand at one index.
-_FORWARDS_OPERAND = {
-  "copy-start": (1,),
-  "all-gather-start": (0,),
-  "collective-permute-start": (0,),
-}
 _UNSUPPORTED = frozenset(
   {"send", "send-done", "recv", "recv-done", "async-update", "infeed"}
 )
@@ -135,10 +124,6 @@ class Dataflow:
     self._run(module.entry, [])
     self._resolve_all()
     self.values = self._collect()
-
-  def value_at(self, instruction: Instruction, index: ShapeIndex = ()) -> Value:
-    """Returns the value that an instruction holds at an index."""
-    return self.trees[instruction.id][index]
 
   # Which computations run, and in what order XLA numbers definitions.
 
@@ -219,20 +204,21 @@ class Dataflow:
 
   def _flow(self, instruction: Instruction) -> Tree:
     opcode = instruction.opcode
-    if opcode in _TRANSPARENT:
+    if opcode in FORWARDS:
       return self.trees[instruction.operands[0]]
     if opcode == "get-tuple-element":
       index = (instruction.proto.tuple_index,)
-      return _subtree(self.trees[instruction.operands[0]], index)
+      return shapes.subtree(self.trees[instruction.operands[0]], index)
     if opcode == "tuple":
       return self._tuple(instruction)
-    if opcode in _DONE_OF:
-      return _subtree(self.trees[instruction.operands[0]], _DONE_OF[opcode])
+    if opcode in RESULT_IN_START:
+      start = self.trees[instruction.operands[0]]
+      return shapes.subtree(start, RESULT_IN_START[opcode])
     if opcode == "copy" and shapes.is_tuple(instruction.shape):
       tree = dict(self.trees[instruction.operands[0]])
       tree[()] = self._make(instruction, ())
       return tree
-    if opcode in _FORWARDS_OPERAND:
+    if opcode in OPERAND_IN_START:
       return self._start(instruction)
     if opcode == "async-start":
       return self._async_start(instruction)
@@ -252,7 +238,7 @@ class Dataflow:
     return tree
 
   def _start(self, instruction: Instruction) -> Tree:
-    at = _FORWARDS_OPERAND[instruction.opcode]
+    at = OPERAND_IN_START[instruction.opcode]
     if len(instruction.operands) != 1:
       raise UnsupportedModuleError(
         f"{instruction.name} starts several transfers at once."
@@ -377,12 +363,3 @@ def while_computations(
   ):
     body, condition = condition, body
   return body, condition
-
-
-def _subtree(tree: Tree, prefix: ShapeIndex) -> Tree:
-  length = len(prefix)
-  return {
-    index[length:]: value
-    for index, value in tree.items()
-    if index[:length] == prefix
-  }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from jaxmem_hlo.buffers.dataflow import Position, Value, while_computations
 from jaxmem_hlo.buffers.logical_buffers import BufferAnalysis
@@ -165,6 +165,20 @@ def _normalize(ranges: list[LiveRange]) -> None:
   for first, second in itertools.pairwise(ranges):
     second.end = max(first.end, second.end)
     first.end = min(first.end, second.start)
+
+
+def join_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+  """Returns the union of ranges as disjoint ones, ascending.
+
+  Ranges of which one starts where the other ends are joined, too.
+  """
+  joined: list[tuple[int, int]] = []
+  for start, end in sorted(ranges):
+    if joined and start <= joined[-1][1]:
+      joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+    else:
+      joined.append((start, end))
+  return joined
 
 
 def check_schedule(computation: Computation, order: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from jaxmem_hlo.cpu_executable.arena import UnsupportedExecutableError
+from jaxmem_hlo.cpu_executable.errors import UnsupportedExecutableError
 
 if TYPE_CHECKING:
   import jax
@@ -128,7 +128,7 @@ class OpenedFunction:
     )
 
 
-# What JAX knows of each argument that the executable takes, or result.
+# What JAX knows of each argument of the executable and of each result.
 _PER_ARRAY = (
   "input_avals",
   "input_shardings",

@@ -30,11 +30,10 @@ from typing import TYPE_CHECKING
 from google.protobuf import message as protobuf
 from google.protobuf import unknown_fields
 
-from jaxmem_hlo.cpu_executable import arena, compiled_function
-from jaxmem_hlo.cpu_executable.arena import PlacementItem, Reference
-from jaxmem_hlo.cpu_executable.arena import (
-  UnsupportedExecutableError as UnsupportedExecutableError,
-)
+from jaxmem_hlo.cpu_executable import arena_items, compiled_function
+from jaxmem_hlo.cpu_executable.arena_items import ArenaItems, Reference
+from jaxmem_hlo.cpu_executable.errors import UnsupportedExecutableError
+from jaxmem_hlo.cpu_executable.placement import PlacementItem, check_placement
 from jaxmem_hlo.module import Module
 from jaxmem_hlo.proto import cpu_executable_pb2, hlo_pb2
 
@@ -99,8 +98,18 @@ class CpuExecutable:
     return front + envelope.SerializeToString()
 
   @functools.cached_property
-  def _arena(self) -> arena.Arena:
-    return arena.Arena(self.module, self.assignment, self.temp, self.slices)
+  def arena(self) -> ArenaItems:
+    """What may be moved in the allocation of temporaries.
+
+    Values that share bytes while both are live are in one item; where it is not
+    known when a value is used, it counts as live all the time.
+
+    Raises:
+      UnsupportedExecutableError: If a slice or a value cannot be understood.
+    """
+    return arena_items.find_items(
+      self.module, self.assignment, self.temp, self.slices
+    )
 
 
 def read_cpu_executable(data: bytes) -> CpuExecutable:
@@ -139,23 +148,6 @@ def read_cpu_executable(data: bytes) -> CpuExecutable:
   )
 
 
-def placement_problem(executable: CpuExecutable) -> list[PlacementItem]:
-  """Returns what has to be placed in the arena of temporaries.
-
-  Args:
-    executable: The executable.
-
-  Returns:
-    Items in a fixed order, by XLA's offset. Values that share bytes while both
-    are live are in one item; where it is not known when a value is used, it
-    counts as live all the time.
-
-  Raises:
-    UnsupportedExecutableError: If a slice or a value cannot be understood.
-  """
-  return list(executable._arena.items)
-
-
 def rewrite_offsets(
   executable: CpuExecutable, offsets: Sequence[int], size_bytes: int
 ) -> bytes:
@@ -163,15 +155,15 @@ def rewrite_offsets(
 
   Args:
     executable: The executable; it is not changed.
-    offsets: New offset of each item of `placement_problem`, in bytes.
+    offsets: New offset of each item of `executable.arena`, in bytes.
     size_bytes: New size of the allocation of temporaries.
 
   Raises:
     ValueError: If values would overlap, or leave the arena.
-    UnsupportedExecutableError: As `placement_problem`.
+    UnsupportedExecutableError: As `CpuExecutable.arena`.
   """
-  planned = executable._arena
-  arena.check_placement(planned.items, offsets, size_bytes)
+  planned = executable.arena
+  check_placement(planned.items, offsets, size_bytes)
   moves = [
     new - item.offset_bytes
     for item, new in zip(planned.items, offsets, strict=True)
@@ -194,29 +186,24 @@ def rewrite_offsets(
 
 
 def place(
-  executable: CpuExecutable, offsets_fn: OffsetsFn | None = None
+  executable: CpuExecutable, offsets_fn: OffsetsFn
 ) -> tuple[bytes, int]:
   """Returns an executable with planned offsets, and the size of its arena.
 
   Args:
     executable: The executable; it is not changed.
-    offsets_fn: As `load` takes it.
+    offsets_fn: As `load_placed` takes it.
 
   Raises:
-    UnsupportedExecutableError: As `placement_problem`.
+    UnsupportedExecutableError: As `CpuExecutable.arena`.
     ValueError: If `offsets_fn` returned an invalid placement.
   """
-  items = placement_problem(executable)
-  if offsets_fn is None:
-    offsets: Sequence[int] = [item.offset_bytes for item in items]
-    size_bytes = executable.temp_bytes
-  else:
-    offsets, size_bytes = offsets_fn(items)
+  offsets, size_bytes = offsets_fn(executable.arena.items)
   return rewrite_offsets(executable, offsets, size_bytes), size_bytes
 
 
-def load(
-  compiled: jax.stages.Compiled, offsets_fn: OffsetsFn | None = None
+def load_placed(
+  compiled: jax.stages.Compiled, offsets_fn: OffsetsFn
 ) -> jax.stages.Compiled:
   """Returns a compiled CPU function that runs with planned offsets.
 
@@ -224,7 +211,7 @@ def load(
     compiled: A freshly compiled function; it stays usable. It should not have
       run yet: XLA cannot serialize a sort once it has.
     offsets_fn: Returns the offset of each item and the size of the arena, in
-      bytes. By default XLA's placement is kept.
+      bytes.
 
   Returns:
     A `jax.stages.Compiled` that is called like the original, with the same

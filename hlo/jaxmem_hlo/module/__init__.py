@@ -1,14 +1,31 @@
-"""XLA's scheduled modules: read, edited, serialized."""
+"""XLA's scheduled modules: read, edited, serialized.
 
+`hlo_module` wraps the messages; `shapes` knows sizes and indices, `opcodes` the
+kinds of instructions. `post_order` lists the instructions of an edited
+computation as XLA does, and `late_passes` takes out what XLA takes out once it
+has scheduled a module.
+"""
+
+from jaxmem_hlo.module import shapes, xla_version
 from jaxmem_hlo.module.hlo_module import Computation, Instruction, Module
 from jaxmem_hlo.module.late_passes import apply_late_passes
-from jaxmem_hlo.module.opcodes import GIVEN, RENAMES, STATEFUL_PREFIXES
+from jaxmem_hlo.module.opcodes import (
+  FORWARDS,
+  GIVEN,
+  OPERAND_IN_START,
+  RENAMES,
+  RESULT_IN_START,
+  STATEFUL_PREFIXES,
+)
 from jaxmem_hlo.module.post_order import list_in_post_order
 from jaxmem_hlo.module.shapes import ShapeIndex
 
 __all__ = [
+  "FORWARDS",
   "GIVEN",
+  "OPERAND_IN_START",
   "RENAMES",
+  "RESULT_IN_START",
   "STATEFUL_PREFIXES",
   "Computation",
   "Instruction",
@@ -16,4 +33,6 @@ __all__ = [
   "ShapeIndex",
   "apply_late_passes",
   "list_in_post_order",
+  "shapes",
+  "xla_version",
 ]

@@ -1,6 +1,6 @@
 """Kinds of instructions that several parts of a plan treat alike."""
 
-# Only rename values: they take no time and no memory.
+# They only rename values: they take no time and no memory.
 RENAMES = frozenset(
   {
     "add-dependency",
@@ -12,8 +12,24 @@ RENAMES = frozenset(
     "tuple",
   }
 )
-# There from the start, or not computed at all.
+# Their values are there from the start, or not computed at all.
 GIVEN = frozenset({"constant", "parameter", "partition-id", "replica-id"})
+# They pass on the value of their first operand as it is.
+FORWARDS = frozenset({"add-dependency", "bitcast", "domain", "opt-barrier"})
+# Asynchronous starts whose tuple repeats the operand -> at which index it does.
+OPERAND_IN_START: dict[str, tuple[int, ...]] = {
+  "all-gather-start": (0,),
+  "collective-permute-start": (0,),
+  "copy-start": (1,),
+}
+# Ends of asynchronous operations -> where the start's tuple has the result.
+RESULT_IN_START: dict[str, tuple[int, ...]] = {
+  "all-gather-done": (1,),
+  "all-reduce-done": (),
+  "async-done": (1,),
+  "collective-permute-done": (1,),
+  "copy-done": (0,),
+}
 # Opcodes that begin so are seen by other devices or by the host, or have a
 # hidden state: they keep their order among themselves, and run once.
 STATEFUL_PREFIXES = (

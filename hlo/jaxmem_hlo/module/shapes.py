@@ -6,7 +6,7 @@ of its (nested) tuple elements; the empty index is the whole shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from jaxmem_hlo.proto import hlo_pb2
 
@@ -104,6 +104,18 @@ def subshape(shape: hlo_pb2.Shape, index: ShapeIndex) -> hlo_pb2.Shape:
   for i in index:
     shape = shape.tuple_shapes[i]
   return shape
+
+
+def subtree[T](
+  tree: Mapping[ShapeIndex, T], prefix: ShapeIndex
+) -> dict[ShapeIndex, T]:
+  """Returns what a tree has below an index, by the rest of the index."""
+  length = len(prefix)
+  return {
+    index[length:]: held
+    for index, held in tree.items()
+    if index[:length] == prefix
+  }
 
 
 def same_shape(a: hlo_pb2.Shape, b: hlo_pb2.Shape) -> bool:

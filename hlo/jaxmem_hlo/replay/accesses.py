@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxmem_hlo.buffers import BufferAnalysis, aliasing
 from jaxmem_hlo.module import Instruction, ShapeIndex, shapes
 from jaxmem_hlo.replay.memory import Memory, Tree, Version, describe, when
-from jaxmem_hlo.replay.placed_values import Fault, FaultKind, Layout
+from jaxmem_hlo.replay.placed_values import Fault, FaultKind, PlacedValues
 
 # Where an instruction reads a version: (operand number, index in it).
 Reads = dict[Version, list[tuple[int, ShapeIndex]]]
@@ -21,18 +21,20 @@ class Accesses:
     writes: All versions that were written, in order.
   """
 
-  def __init__(self, analysis: BufferAnalysis, layout: Layout, platform: str):
+  def __init__(
+    self, analysis: BufferAnalysis, placed: PlacedValues, platform: str
+  ):
     self.memory = Memory()
     self.faults: list[Fault] = []
     self.num_reads = 0
     self.writes: list[Version] = []
     self._analysis = analysis
     self._module = analysis.module
-    self._layout = layout
+    self._placed = placed
     self._platform = platform
     self._shares: dict[tuple[int, ShapeIndex, int, ShapeIndex], bool] = {}
     self._read_only = {
-      index for index in layout.allocations if layout.is_read_only(index)
+      index for index in placed.allocations if placed.is_read_only(index)
     }
 
   def read(
@@ -47,7 +49,7 @@ class Accesses:
       tree: The versions that must be found at the source's indices.
     """
     for index, version in tree.items():
-      place = self._layout.place(source, index)
+      place = self._placed.place(source, index)
       if place == version.place:
         self.check_held(reader, step, source, index, version)
         continue
@@ -180,7 +182,7 @@ class Accesses:
     self, instruction: Instruction, index: ShapeIndex, step: int
   ) -> Version:
     value = self._analysis.dataflow.trees[instruction.id][index]
-    place = self._layout.places[value]
+    place = self._placed.places[value]
     return Version(instruction, index, value, place, step)
 
   def _write(self, version: Version) -> None:

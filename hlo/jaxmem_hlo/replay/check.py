@@ -35,36 +35,30 @@ from jaxmem_hlo.buffers import (
   UnsupportedModuleError,
   while_computations,
 )
-from jaxmem_hlo.module import Computation, Instruction, Module, ShapeIndex
+from jaxmem_hlo.module import (
+  FORWARDS,
+  OPERAND_IN_START,
+  RESULT_IN_START,
+  Computation,
+  Instruction,
+  Module,
+  ShapeIndex,
+  shapes,
+)
 from jaxmem_hlo.proto import hlo_pb2
 from jaxmem_hlo.replay.accesses import Accesses, Reads
 from jaxmem_hlo.replay.memory import Tree, Version
 from jaxmem_hlo.replay.placed_values import (
   Fault,
   FaultKind,
-  Layout,
+  PlacedValues,
   order_faults,
   place_faults,
 )
 
 _NUM_ITERATIONS = 2
 _MAX_SHOWN_FAULTS = 20
-_FORWARDS = frozenset({"bitcast", "opt-barrier", "add-dependency", "domain"})
-# Asynchronous starts: where their tuple repeats the operand, if it does.
-_STARTS: dict[str, ShapeIndex | None] = {
-  "copy-start": (1,),
-  "all-gather-start": (0,),
-  "collective-permute-start": (0,),
-  "all-reduce-start": None,
-}
-# Where a start's tuple holds what the done instruction returns.
-_DONES: dict[str, ShapeIndex] = {
-  "copy-done": (0,),
-  "all-gather-done": (1,),
-  "collective-permute-done": (1,),
-  "all-reduce-done": (),
-  "async-done": (1,),
-}
+_ASYNC_STARTS = (*OPERAND_IN_START, "all-reduce-start", "async-start")
 
 
 class FaultyAssignmentError(Exception):
@@ -98,11 +92,6 @@ class ReplayReport:
   num_writes: int
   faults: tuple[Fault, ...]
 
-  @property
-  def ok(self) -> bool:
-    """Whether no rule is broken."""
-    return not self.faults
-
   def raise_if_faulty(self) -> None:
     """Raises FaultyAssignmentError if there are faults."""
     if self.faults:
@@ -132,14 +121,14 @@ def check_assignment(
   if platform not in ("cpu", "cuda"):
     raise ValueError(f'platform must be "cpu" or "cuda", got {platform!r}.')
   analysis = BufferAnalysis(module)
-  layout = Layout(module, analysis.dataflow, assignment)
+  placed = PlacedValues(module, analysis.dataflow, assignment)
   faults = order_faults(module, analysis.dataflow)
-  faults += [f for f in layout.faults if f.kind is FaultKind.UNASSIGNED]
+  faults += [f for f in placed.faults if f.kind is FaultKind.UNASSIGNED]
   if faults:
     return ReplayReport(0, 0, tuple(faults))
-  access = Accesses(analysis, layout, platform)
+  access = Accesses(analysis, placed, platform)
   _Replay(module, access).run(analysis.dataflow.computations)
-  faults = [*layout.faults, *place_faults(layout), *access.faults]
+  faults = [*placed.faults, *place_faults(placed), *access.faults]
   return ReplayReport(
     access.num_reads, len(access.writes), tuple(dict.fromkeys(faults))
   )
@@ -159,9 +148,9 @@ class _Replay:
     # Asynchronous start -> what must not change until it is done.
     self._windows: dict[int, list[Version]] = {}
     self._rules: dict[str, Callable[[Instruction, int], Tree]] = {
-      **dict.fromkeys(_FORWARDS, self._forward),
-      **dict.fromkeys([*_STARTS, "async-start"], self._start),
-      **dict.fromkeys(_DONES, self._done),
+      **dict.fromkeys(FORWARDS, self._forward),
+      **dict.fromkeys(_ASYNC_STARTS, self._start),
+      **dict.fromkeys(RESULT_IN_START, self._done),
       "constant": self._constant,
       "copy": self._copy,
       "get-tuple-element": self._element,
@@ -228,7 +217,7 @@ class _Replay:
   def _element(self, instruction: Instruction, step: int) -> Tree:
     self._read_top(instruction, step)
     prefix = (instruction.proto.tuple_index,)
-    return _subtree(self._operand(instruction, 0), prefix)
+    return shapes.subtree(self._operand(instruction, 0), prefix)
 
   def _tuple(self, instruction: Instruction, step: int) -> Tree:
     return self._access.define(
@@ -310,7 +299,7 @@ class _Replay:
       result = self._run(callee, self._operands(start))
       kept = _prefixed(self._passed_on(start), (0,)) | _prefixed(result, (1,))
     else:
-      at = _STARTS[start.opcode]
+      at = OPERAND_IN_START.get(start.opcode)
       kept = {} if at is None else _prefixed(self._operand(start, 0), at)
     tree = self._access.define(start, step, kept, reads)
     touched = dict.fromkeys([*reads, *self._access.writes[mark:]])
@@ -326,8 +315,8 @@ class _Replay:
       raise UnsupportedModuleError(f"{done.name} ends what was not started.")
     for version in self._windows.pop(start.id):
       self._access.check_held(done, step, start, (), version)
-    prefix = _DONES[done.opcode]
-    return _subtree(self._operand(done, 0), prefix)
+    prefix = RESULT_IN_START[done.opcode]
+    return shapes.subtree(self._operand(done, 0), prefix)
 
   # Reads.
 
@@ -347,15 +336,6 @@ class _Replay:
     top = self._operand(reader, 0)[()]
     self._access.read(reader, step, source, {(): top})
     return {top: [(0, ())]}
-
-
-def _subtree(tree: Tree, prefix: ShapeIndex) -> Tree:
-  length = len(prefix)
-  return {
-    index[length:]: version
-    for index, version in tree.items()
-    if index[:length] == prefix
-  }
 
 
 def _prefixed(tree: Tree, prefix: ShapeIndex) -> Tree:

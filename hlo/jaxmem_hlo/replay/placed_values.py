@@ -74,7 +74,7 @@ class Fault(NamedTuple):
     return f"{self.kind}: {self.message}"
 
 
-class Layout:
+class PlacedValues:
   """The place of every value of a module.
 
   Attributes:
@@ -213,26 +213,26 @@ def _order_messages(module: Module, computation: Computation) -> Iterable[str]:
         )
 
 
-def place_faults(layout: Layout) -> list[Fault]:
+def place_faults(placed: PlacedValues) -> list[Fault]:
   """Checks the places that have to be the same, and the outputs'."""
   faults: list[Fault] = []
-  for computation in layout.dataflow.computations:
+  for computation in placed.dataflow.computations:
     for instruction in computation.instructions:
       if instruction.opcode == "while":
-        faults += _while_faults(layout, instruction)
+        faults += _while_faults(placed, instruction)
       elif instruction.opcode == "conditional":
-        faults += _conditional_faults(layout, instruction)
+        faults += _conditional_faults(placed, instruction)
       else:
-        faults += _in_place_faults(layout, instruction)
-  return faults + _output_faults(layout)
+        faults += _in_place_faults(placed, instruction)
+  return faults + _output_faults(placed)
 
 
 def _same_tree(
-  layout: Layout, a: Instruction, b: Instruction, owner: Instruction
+  placed: PlacedValues, a: Instruction, b: Instruction, owner: Instruction
 ) -> list[Fault]:
   faults = []
-  for index in layout.dataflow.trees[a.id]:
-    here, there = layout.place(a, index), layout.place(b, index)
+  for index in placed.dataflow.trees[a.id]:
+    here, there = placed.place(a, index), placed.place(b, index)
     if here != there:
       message = (
         f"{owner.name} passes on {describe(a, index)} in {here}, but"
@@ -242,35 +242,39 @@ def _same_tree(
   return faults
 
 
-def _while_faults(layout: Layout, loop: Instruction) -> list[Fault]:
-  body, condition = while_computations(layout.module, loop)
-  initial = layout.module.instruction(loop.operands[0])
+def _while_faults(placed: PlacedValues, loop: Instruction) -> list[Fault]:
+  body, condition = while_computations(placed.module, loop)
+  initial = placed.module.instruction(loop.operands[0])
   places = (body.parameters[0], condition.parameters[0], body.root, loop)
   return [
     fault
     for place in places
-    for fault in _same_tree(layout, initial, place, loop)
+    for fault in _same_tree(placed, initial, place, loop)
   ]
 
 
-def _conditional_faults(layout: Layout, choice: Instruction) -> list[Fault]:
+def _conditional_faults(
+  placed: PlacedValues, choice: Instruction
+) -> list[Fault]:
   return [
     fault
     for callee in choice.callees
     for fault in _same_tree(
-      layout, layout.module.by_id[callee].root, choice, choice
+      placed, placed.module.by_id[callee].root, choice, choice
     )
   ]
 
 
-def _in_place_faults(layout: Layout, instruction: Instruction) -> list[Fault]:
+def _in_place_faults(
+  placed: PlacedValues, instruction: Instruction
+) -> list[Fault]:
   faults = []
-  for pair in aliasing.in_place_pairs(layout.module, instruction):
-    operand = layout.module.instruction(
+  for pair in aliasing.in_place_pairs(placed.module, instruction):
+    operand = placed.module.instruction(
       instruction.operands[pair.operand_number]
     )
-    read = layout.place(operand, pair.operand_index)
-    written = layout.place(instruction, pair.output_index)
+    read = placed.place(operand, pair.operand_index)
+    written = placed.place(instruction, pair.output_index)
     if read != written:
       message = (
         f"{describe(instruction, pair.output_index)} is in {written}, but is"
@@ -280,34 +284,34 @@ def _in_place_faults(layout: Layout, instruction: Instruction) -> list[Fault]:
   return faults
 
 
-def _output_faults(layout: Layout) -> list[Fault]:
-  root = layout.module.entry.root
+def _output_faults(placed: PlacedValues) -> list[Fault]:
+  root = placed.module.entry.root
   donated = {
-    output: parameter for parameter, output in layout.module.donations.items()
+    output: parameter for parameter, output in placed.module.donations.items()
   }
   faults: list[Fault] = []
-  for index in layout.dataflow.trees[root.id]:
-    place = layout.place(root, index)
+  for index in placed.dataflow.trees[root.id]:
+    place = placed.place(root, index)
     if not place.size:
       continue
-    fault = _output_fault(layout, describe(root, index), place, donated, index)
+    fault = _output_fault(placed, describe(root, index), place, donated, index)
     if fault is not None:
       faults.append(fault)
   return faults
 
 
 def _output_fault(
-  layout: Layout,
+  placed: PlacedValues,
   name: str,
   place: Place,
   donated: dict[ShapeIndex, tuple[int, ShapeIndex]],
   index: ShapeIndex,
 ) -> Fault | None:
-  allocation = layout.allocations[place.allocation]
+  allocation = placed.allocations[place.allocation]
   if index in donated:
     number, parameter_index = donated[index]
-    parameter = layout.module.entry.parameters[number]
-    expected = layout.place(parameter, parameter_index)
+    parameter = placed.module.entry.parameters[number]
+    expected = placed.place(parameter, parameter_index)
     if place.allocation != expected.allocation or place.offset:
       return Fault(
         FaultKind.DONATION,

@@ -10,7 +10,7 @@ from tiny_hlo import f32, named, pred, s32, token, tuple_of
 
 def _name_at(flow: Dataflow, name: str, *index: int) -> str:
   """Returns what defines the value that an instruction holds at an index."""
-  value = flow.value_at(named(flow.module, name), index)
+  value = flow.trees[named(flow.module, name).id][index]
   return value.name + (" phi" if value.is_phi else "")
 
 
@@ -34,7 +34,7 @@ class StraightLineTest(absltest.TestCase):
     flow = self.flow()
     for name in ("y", "bits", "kept", "last"):
       self.assertEqual(_name_at(flow, name), "y")
-    value = flow.value_at(named(flow.module, "y"))
+    value = flow.trees[named(flow.module, "y").id][()]
     self.assertEqual(value.size_bytes, 32)
     self.assertTrue(value.is_live_out)
     self.assertEqual(
@@ -62,12 +62,12 @@ class StraightLineTest(absltest.TestCase):
     self.assertEqual(_name_at(flow, "first"), "inner")
     self.assertEqual(_name_at(flow, "first", 0), "x")
     self.assertEqual(_name_at(flow, "last"), "y")
-    table = flow.value_at(named(flow.module, "outer"))
+    table = flow.trees[named(flow.module, "outer").id][()]
     self.assertTrue(table.is_tuple_table)
     # Two pointers.
     self.assertEqual(table.size_bytes, 16)
     # Making a tuple reads nothing; taking an element reads the table alone.
-    y_value = flow.value_at(named(flow.module, "y"))
+    y_value = flow.trees[named(flow.module, "y").id][()]
     self.assertEqual(y_value.uses, [])
     self.assertFalse(y_value.is_tuple_table)
     self.assertEqual([u.instruction.name for u in table.uses], ["first"])
@@ -77,7 +77,7 @@ class StraightLineTest(absltest.TestCase):
   def test_an_operand_read_twice_is_used_twice(self):
     self.main.op("add", f32(8), self.x, self.x, name="sum")
     flow = self.flow()
-    uses = flow.value_at(named(flow.module, "x")).uses
+    uses = flow.trees[named(flow.module, "x").id][()].uses
     self.assertEqual([u.operand_number for u in uses], [0, 1])
 
   def test_an_instruction_with_several_outputs_defines_each(self):
@@ -251,7 +251,7 @@ class CalleeTest(absltest.TestCase):
     self.assertEqual(_name_at(flow, "call"), "result")
     self.assertEqual(_name_at(flow, "call", 0), "x")
     self.assertEqual(_name_at(flow, "call", 1), "made")
-    self.assertTrue(flow.value_at(named(flow.module, "made")).is_live_out)
+    self.assertTrue(flow.trees[named(flow.module, "made").id][()].is_live_out)
 
   def test_callees_that_run_once_per_element_have_no_values(self):
     builder = tiny_hlo.Builder()
@@ -295,7 +295,7 @@ class AsyncTest(absltest.TestCase):
     flow = Dataflow(self.builder.module(main))
     self.assertEqual(_name_at(flow, "start", 1), "x")
     self.assertEqual(_name_at(flow, "done"), "start.0")
-    done = flow.value_at(named(flow.module, "done"))
+    done = flow.trees[named(flow.module, "done").id][()]
     self.assertEqual(done.memory_space, 5)
 
   def test_all_gather_pair(self):

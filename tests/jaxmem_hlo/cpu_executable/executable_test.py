@@ -1,4 +1,4 @@
-"""Tests of jaxmem_hlo.executable."""
+"""Tests of jaxmem_hlo.cpu_executable on real executables."""
 
 import functools
 import subprocess
@@ -11,8 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
-from jaxmem_hlo.cpu_executable import arena, executable
-from jaxmem_hlo.cpu_executable.arena import PlacementItem
+from jaxmem_hlo.cpu_executable import (
+  PlacementItem,
+  UnsupportedExecutableError,
+  executable,
+  load_placed,
+  placement,
+)
 from jaxmem_hlo.proto import cpu_executable_pb2
 from small_steps import STEPS, normal
 
@@ -86,6 +91,11 @@ def _disjoint(items):
   return offsets[::-1], height
 
 
+def _as_xla(items):
+  height = max(item.offset_bytes + item.size_bytes for item in items)
+  return [item.offset_bytes for item in items], height
+
+
 def _memory(compiled: jax.stages.Compiled) -> Any:
   analysis = compiled.memory_analysis()
   assert analysis is not None
@@ -125,7 +135,7 @@ class LoadTest(parameterized.TestCase):
       )
       return plan["offsets"], plan["height"]
 
-    planned = executable.load(compiled, offsets_fn)
+    planned = load_placed(compiled, offsets_fn)
     if placer is _shuffled:
       self.assertGreater(plan["moved"], 0)
     self.assertEqual(_memory(planned).temp_size_in_bytes, plan["height"])
@@ -134,16 +144,16 @@ class LoadTest(parameterized.TestCase):
   @parameterized.parameters("mlp", "scan")
   def test_without_donation(self, name):
     compiled = _compile(name, donate=False)
-    planned = executable.load(compiled, _shuffled)
+    planned = load_placed(compiled, _shuffled)
     self._assert_same_run(planned, compiled, name)
     params = jax.tree.map(jnp.array, STEPS[name][1])
     planned(params, STEPS[name][2])
     self.assertFalse(any(p.is_deleted() for p in jax.tree.leaves(params)))
 
   @parameterized.parameters(*sorted(STEPS))
-  def test_by_default_the_placement_is_kept(self, name):
+  def test_xla_s_own_placement_can_be_kept(self, name):
     compiled = _compile(name)
-    planned = executable.load(compiled)
+    planned = load_placed(compiled, _as_xla)
     self.assertEqual(
       _memory(planned).temp_size_in_bytes,
       _memory(compiled).temp_size_in_bytes,
@@ -152,7 +162,7 @@ class LoadTest(parameterized.TestCase):
 
   def test_is_a_compiled_function(self):
     compiled = _compile("mlp")
-    planned = executable.load(compiled, _by_size)
+    planned = load_placed(compiled, _by_size)
     self.assertIsInstance(planned, jax.stages.Compiled)
     self.assertEqual(planned.args_info, compiled.args_info)
     self.assertEqual(planned.input_shardings, compiled.input_shardings)
@@ -167,7 +177,7 @@ class LoadTest(parameterized.TestCase):
       self.assertEqual(getattr(new, name), getattr(old, name))
 
   def test_donation_is_honoured(self):
-    planned = executable.load(_compile("mlp"), _shuffled)
+    planned = load_placed(_compile("mlp"), _shuffled)
     params = jax.tree.map(jnp.array, STEPS["mlp"][1])
     planned(params, STEPS["mlp"][2])
     self.assertTrue(all(p.is_deleted() for p in params))
@@ -182,7 +192,7 @@ class LoadTest(parameterized.TestCase):
     state = {"a": normal(6, 48, 48)}
     scale = {"s": np.float32(2)}
     compiled = jax.jit(function).lower(state, scale=scale).compile()
-    planned = executable.load(compiled, _disjoint)
+    planned = load_placed(compiled, _disjoint)
     np.testing.assert_array_equal(
       planned(state, scale=scale)["a"], compiled(state, scale=scale)["a"]
     )
@@ -195,8 +205,8 @@ class LoadTest(parameterized.TestCase):
     def all_at_zero(items):
       return [0] * len(items), max(i.size_bytes for i in items)
 
-    with mock.patch.object(arena, "check_placement"):
-      planned = executable.load(_compile("mlp"), all_at_zero)
+    with mock.patch.object(executable, "check_placement"):
+      planned = load_placed(_compile("mlp"), all_at_zero)
     wrong = _run(planned, params, x)
     right = _run(_compile("mlp"), params, x)
     self.assertFalse(
@@ -205,18 +215,16 @@ class LoadTest(parameterized.TestCase):
 
   def test_an_invalid_placement_is_refused(self):
     with self.assertRaisesRegex(ValueError, "share bytes while both are live"):
-      executable.load(
-        _compile("mlp"), lambda items: ([0] * len(items), 1 << 30)
-      )
+      load_placed(_compile("mlp"), lambda items: ([0] * len(items), 1 << 30))
 
 
 class UnsupportedTest(parameterized.TestCase):
   def test_second_generation(self):
-    planned = executable.load(_compile("mlp"))
+    planned = load_placed(_compile("mlp"), _as_xla)
     with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "was loaded, not compiled"
+      UnsupportedExecutableError, "was loaded, not compiled"
     ):
-      executable.load(planned)
+      load_placed(planned, _as_xla)
 
   def test_host_callback(self):
     def function(x):
@@ -225,36 +233,34 @@ class UnsupportedTest(parameterized.TestCase):
 
     compiled = jax.jit(function).lower(normal(0, 32, 32)).compile()
     with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "calls back into Python"
+      UnsupportedExecutableError, "calls back into Python"
     ):
-      executable.load(compiled)
+      load_placed(compiled, _as_xla)
 
   def test_sort_that_has_run(self):
     # XLA binds the comparator at the first call, and cannot write it then.
     compiled = _compile("sort")
     _run(compiled, *STEPS["sort"][1:])
     with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "cannot be serialized"
+      UnsupportedExecutableError, "cannot be serialized"
     ):
-      executable.load(compiled)
+      load_placed(compiled, _as_xla)
 
   def test_nothing_to_place(self):
     compiled = jax.jit(lambda x: x + 1).lower(normal(0, 4)).compile()
-    with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "no temporaries"
-    ):
-      executable.load(compiled)
+    with self.assertRaisesRegex(UnsupportedExecutableError, "no temporaries"):
+      load_placed(compiled, _as_xla)
 
   @parameterized.parameters(b"", b"\x05abc", b"\x00not a message", b"\x80")
   def test_other_bytes(self, data):
-    with self.assertRaises(executable.UnsupportedExecutableError):
+    with self.assertRaises(UnsupportedExecutableError):
       executable.read_cpu_executable(data)
 
   def test_unknown_version_of_jax(self):
     with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "cannot be serialized"
+      UnsupportedExecutableError, "cannot be serialized"
     ):
-      executable.load(mock.Mock(spec=[]))
+      load_placed(mock.Mock(spec=[]), _as_xla)
 
   def _edited(self, edit) -> bytes:
     parsed = _executable("mlp")
@@ -271,9 +277,7 @@ class UnsupportedTest(parameterized.TestCase):
       # Field 99, a varint.
       result.thunk_sequence.thunks[0].MergeFromString(b"\x98\x06\x01")
 
-    with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "unknown field 99"
-    ):
+    with self.assertRaisesRegex(UnsupportedExecutableError, "unknown field 99"):
       executable.read_cpu_executable(self._edited(edit))
 
   def test_unknown_thunk(self):
@@ -283,7 +287,7 @@ class UnsupportedTest(parameterized.TestCase):
       thunk.kind = "brand-new"
 
     with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "unknown kind brand-new"
+      UnsupportedExecutableError, "unknown kind brand-new"
     ):
       executable.read_cpu_executable(self._edited(edit))
 
@@ -302,9 +306,9 @@ class UnsupportedTest(parameterized.TestCase):
       slices[-1].offset = 1 << 40
 
     with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "where no value is"
+      UnsupportedExecutableError, "where no value is"
     ):
-      executable.placement_problem(self._edit_last_slice(edit))
+      _ = self._edit_last_slice(edit).arena
 
   def test_value_that_no_thunk_uses(self):
     def edit(slices):
@@ -312,18 +316,16 @@ class UnsupportedTest(parameterized.TestCase):
         piece.allocation_index = 0
 
     with self.assertRaisesRegex(
-      executable.UnsupportedExecutableError, "No thunk refers to"
+      UnsupportedExecutableError, "No thunk refers to"
     ):
-      executable.placement_problem(self._edit_last_slice(edit))
+      _ = self._edit_last_slice(edit).arena
 
   def test_thunk_of_an_unknown_instruction_is_never_free(self):
     def edit(result):
       for thunk in result.thunk_sequence.thunks:
         thunk.info.op_name = f"unknown_{thunk.info.op_name}"
 
-    items = executable.placement_problem(
-      executable.read_cpu_executable(self._edited(edit))
-    )
+    items = executable.read_cpu_executable(self._edited(edit)).arena.items
     spans = {item.live_ranges for item in items}
     self.assertLen(spans, 1)
     self.assertLen(spans.pop(), 1)
@@ -333,8 +335,8 @@ class PlacementProblemTest(parameterized.TestCase):
   @parameterized.parameters(*sorted(STEPS))
   def test_xla_placement_is_valid(self, name):
     parsed = _executable(name)
-    items = executable.placement_problem(parsed)
-    arena.check_placement(
+    items = parsed.arena.items
+    placement.check_placement(
       items, [i.offset_bytes for i in items], parsed.temp_bytes
     )
 
@@ -343,7 +345,7 @@ class PlacementProblemTest(parameterized.TestCase):
     parsed = _executable(name)
     ids = [
       buffer_id
-      for item in executable.placement_problem(parsed)
+      for item in parsed.arena.items
       for part in item.parts
       for buffer_id in part.buffer_ids
     ]
@@ -354,12 +356,12 @@ class PlacementProblemTest(parameterized.TestCase):
   @parameterized.parameters(*sorted(STEPS))
   def test_every_slice_of_the_arena_has_an_item(self, name):
     parsed = _executable(name)
-    items = executable.placement_problem(parsed)
+    items = parsed.arena.items
     for i, (_, piece) in enumerate(parsed.slices):
       if piece.allocation_index != parsed.temp.index:
-        self.assertNotIn(i, parsed._arena.item_of_slice)
+        self.assertNotIn(i, parsed.arena.item_of_slice)
         continue
-      item = items[parsed._arena.item_of_slice[i]]
+      item = items[parsed.arena.item_of_slice[i]]
       self.assertGreaterEqual(piece.offset, item.offset_bytes)
       self.assertLessEqual(
         piece.offset + piece.size, item.offset_bytes + item.size_bytes
@@ -378,7 +380,7 @@ class PlacementProblemTest(parameterized.TestCase):
   @parameterized.parameters(*sorted(STEPS))
   def test_unchanged_offsets_change_nothing(self, name):
     parsed = _executable(name)
-    items = executable.placement_problem(parsed)
+    items = parsed.arena.items
     data = executable.rewrite_offsets(
       parsed, [i.offset_bytes for i in items], parsed.temp_bytes
     )
@@ -390,13 +392,13 @@ class PlacementProblemTest(parameterized.TestCase):
         self.assertEqual(
           getattr(again.result, field.name), getattr(parsed.result, field.name)
         )
-    self.assertEqual(executable.placement_problem(again), items)
+    self.assertEqual(again.arena.items, items)
 
   @parameterized.parameters(*sorted(STEPS))
   def test_a_placement_can_be_read_back(self, name):
     parsed = _executable(name)
     before = parsed.result.SerializeToString()
-    items = executable.placement_problem(parsed)
+    items = parsed.arena.items
     offsets, height = _disjoint(items)
     again = executable.read_cpu_executable(
       executable.rewrite_offsets(parsed, offsets, height)
@@ -405,7 +407,7 @@ class PlacementProblemTest(parameterized.TestCase):
     self.assertEqual(again.temp_bytes, height)
     placed = {
       buffer_id: item.offset_bytes + part.offset_bytes
-      for item in executable.placement_problem(again)
+      for item in again.arena.items
       for part in item.parts
       for buffer_id in part.buffer_ids
     }
@@ -417,12 +419,12 @@ class PlacementProblemTest(parameterized.TestCase):
   def test_slices_of_one_kernel_stay_apart(self):
     # The whole loop is one kernel: its slices must be live together.
     parsed = _executable("small_loop")
-    items = executable.placement_problem(parsed)
+    items = parsed.arena.items
     inside = {
-      parsed._arena.item_of_slice[i]
+      parsed.arena.item_of_slice[i]
       for i, (thunk, _) in enumerate(parsed.slices)
       if thunk.info.op_name.startswith("call")
-      and i in parsed._arena.item_of_slice
+      and i in parsed.arena.item_of_slice
     }
     self.assertGreater(len(inside), 1)
     for i in inside:
@@ -432,7 +434,9 @@ class PlacementProblemTest(parameterized.TestCase):
 
 class ImportTest(absltest.TestCase):
   def test_jax_is_not_imported(self):
-    code = "import jaxmem_hlo.executable, sys; sys.exit('jax' in sys.modules)"
+    code = (
+      "import jaxmem_hlo.cpu_executable, sys; sys.exit('jax' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

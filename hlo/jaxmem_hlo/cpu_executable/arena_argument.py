@@ -16,7 +16,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from jaxmem_hlo.cpu_executable import compiled_function, executable
-from jaxmem_hlo.cpu_executable.arena import UnsupportedExecutableError
+from jaxmem_hlo.cpu_executable.errors import UnsupportedExecutableError
 from jaxmem_hlo.cpu_executable.executable import CpuExecutable
 from jaxmem_hlo.proto import cpu_executable_pb2, hlo_pb2
 
@@ -32,14 +32,14 @@ _MAY_ALIAS = 1
 _POINTER_BYTES = 8
 
 
-def load(
+def load_with_arena(
   compiled: jax.stages.Compiled, offsets_fn: executable.OffsetsFn
 ) -> tuple[jax.stages.Compiled, int]:
   """Returns a compiled CPU function that takes its arena and returns it.
 
   Args:
     compiled: A freshly compiled function; it stays usable.
-    offsets_fn: Where to put temporaries; see `executable.load`. Where that is
+    offsets_fn: Where to put temporaries; see `load_placed`. Where that is
       not possible, they stay where XLA put them.
 
   Returns:

@@ -1,8 +1,8 @@
-"""Tests of jaxmem_hlo.arena; executable_test tests it on real executables."""
+"""Tests of placement; executable_test has those on real executables."""
 
 from absl.testing import absltest, parameterized
-from jaxmem_hlo.cpu_executable import arena
-from jaxmem_hlo.cpu_executable.arena import PlacementItem, PlacementPart
+from jaxmem_hlo.cpu_executable import placement
+from jaxmem_hlo.cpu_executable.placement import PlacementItem, PlacementPart
 
 
 def _item(name, size_bytes, *live_ranges):
@@ -20,7 +20,7 @@ class CheckPlacementTest(parameterized.TestCase):
     ]
 
   def test_bytes_can_be_shared_at_other_times(self):
-    arena.check_placement(self.items, [0, 64, 128], 192)
+    placement.check_placement(self.items, [0, 64, 128], 192)
 
   @parameterized.parameters(
     ([0, 64, 64], 192, "a at offset 0 and c at offset 64 share bytes"),
@@ -32,7 +32,7 @@ class CheckPlacementTest(parameterized.TestCase):
   )
   def test_names_what_is_wrong(self, offsets, size_bytes, message):
     with self.assertRaisesRegex(ValueError, message):
-      arena.check_placement(self.items, offsets, size_bytes)
+      placement.check_placement(self.items, offsets, size_bytes)
 
   def test_parts_leave_their_gaps_to_others(self):
     parts = (
@@ -42,9 +42,9 @@ class CheckPlacementTest(parameterized.TestCase):
     )
     rigid = PlacementItem("rigid", 192, ((0, 9),), 0, parts)
     late = _item("late", 64, (1, 9))
-    arena.check_placement([rigid, late], [0, 64], 192)
+    placement.check_placement([rigid, late], [0, 64], 192)
     with self.assertRaisesRegex(ValueError, "rigid at offset 0 and late"):
-      arena.check_placement([rigid, late], [0, 128], 192)
+      placement.check_placement([rigid, late], [0, 128], 192)
 
 
 if __name__ == "__main__":

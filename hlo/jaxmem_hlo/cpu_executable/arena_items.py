@@ -1,4 +1,4 @@
-"""The arena of temporaries of a CPU executable, as a placement problem.
+"""Finds what may be moved in the arena of temporaries of a CPU executable.
 
 XLA's buffer assignment says which values lie where, the module's schedule when
 they are live, and the thunks which bytes are really used. From the three
@@ -11,68 +11,25 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from jaxmem_hlo.buffers import (
   BufferAnalysis,
+  LiveRange,
   UnsupportedModuleError,
   Value,
+  join_ranges,
   schedule,
   while_computations,
 )
+from jaxmem_hlo.cpu_executable.errors import UnsupportedExecutableError
+from jaxmem_hlo.cpu_executable.placement import (
+  ALIGNMENT_BYTES,
+  PlacementItem,
+  PlacementPart,
+  Range,
+  find_conflicts,
+)
 from jaxmem_hlo.module import Instruction, Module
 from jaxmem_hlo.proto import cpu_executable_pb2, hlo_pb2
-
-# Vector loads of the kernels, and of the libraries they call, rely on it.
-ALIGNMENT_BYTES = 64
-
-# Half-open [start, end) on the flattened schedule.
-Range = tuple[int, int]
-
-
-class UnsupportedExecutableError(Exception):
-  """An executable whose offsets cannot be changed safely; says why."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlacementPart:
-  """Values at one address inside an item.
-
-  Attributes:
-    offset_bytes: Distance from the start of the item.
-    size_bytes: Bytes.
-    live_ranges: Disjoint half-open ranges, ascending.
-    buffer_ids: XLA's ids of the values.
-  """
-
-  offset_bytes: int
-  size_bytes: int
-  live_ranges: tuple[Range, ...]
-  buffer_ids: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlacementItem:
-  """Something to place: values that keep their distance from each other.
-
-  Two items may share bytes where none of their live ranges meet. It is enough
-  to treat an item as one block of `size_bytes`; `parts` say more precisely
-  which bytes are taken when.
-
-  Attributes:
-    name: The instruction that defines the first value.
-    size_bytes: From the item's first to its last byte.
-    live_ranges: When any part is live: disjoint half-open ranges on the
-      flattened schedule, ascending.
-    offset_bytes: Where XLA placed it.
-    parts: What is frozen together, by offset.
-  """
-
-  name: str
-  size_bytes: int
-  live_ranges: tuple[Range, ...]
-  offset_bytes: int
-  parts: tuple[PlacementPart, ...]
 
 
 class Reference(NamedTuple):
@@ -80,47 +37,6 @@ class Reference(NamedTuple):
 
   thunk: cpu_executable_pb2.Thunk
   slice: cpu_executable_pb2.Slice
-
-
-def check_placement(
-  items: Sequence[PlacementItem], offsets: Sequence[int], size_bytes: int
-) -> None:
-  """Checks that a placement keeps live values apart.
-
-  Args:
-    items: The items of `placement_problem`.
-    offsets: The offset of each, in bytes.
-    size_bytes: Size of the arena.
-
-  Raises:
-    ValueError: Naming the items that overlap, or the one that is out of bounds
-      or not aligned.
-  """
-  if len(offsets) != len(items):
-    raise ValueError(f"Expected {len(items)} offsets, got {len(offsets)}.")
-  for item, offset in zip(items, offsets, strict=True):
-    if offset % ALIGNMENT_BYTES:
-      raise ValueError(
-        f"The offset of {item.name} must be a multiple of {ALIGNMENT_BYTES},"
-        f" got {offset}."
-      )
-    if offset < 0 or offset + item.size_bytes > size_bytes:
-      raise ValueError(
-        f"{item.name} needs {item.size_bytes} bytes at offset {offset}, which"
-        f" is outside the arena of {size_bytes} bytes."
-      )
-  rows = [
-    (i, offset + part.offset_bytes, part.size_bytes, *span)
-    for i, (item, offset) in enumerate(zip(items, offsets, strict=True))
-    for part in item.parts
-    for span in part.live_ranges
-  ]
-  for i, j in _conflicts(rows):
-    if i != j:
-      raise ValueError(
-        f"{items[i].name} at offset {offsets[i]} and {items[j].name} at offset"
-        f" {offsets[j]} share bytes while both are live."
-      )
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -138,15 +54,30 @@ class _Cell:
     return self.offset <= piece.offset and piece.offset + piece.size <= end
 
 
-class Arena:
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArenaItems:
   """Items to place, and what moves with each of them.
 
   Attributes:
     items: The items, by XLA's offset.
     item_of_buffer: XLA's id of a value -> index of its item. Values without
       bytes have none.
-    item_of_slice: Position in `references` -> index of the item, for the
+    item_of_slice: Position among the references -> index of the item, for the
       slices that lie in the arena.
+  """
+
+  items: tuple[PlacementItem, ...]
+  item_of_buffer: dict[int, int]
+  item_of_slice: dict[int, int]
+
+
+def find_items(
+  module: Module,
+  assignment: hlo_pb2.BufferAssignment,
+  temp: hlo_pb2.BufferAllocation,
+  references: Sequence[Reference],
+) -> ArenaItems:
+  """Returns the items of an arena.
 
   Args:
     module: The scheduled module.
@@ -157,62 +88,54 @@ class Arena:
   Raises:
     UnsupportedExecutableError: If a slice or a value cannot be understood.
   """
+  return _ItemFinder(module, assignment, temp).run(references)
+
+
+class _ItemFinder:
+  """Unites the cells that have to keep their distance from each other."""
 
   def __init__(
     self,
     module: Module,
     assignment: hlo_pb2.BufferAssignment,
     temp: hlo_pb2.BufferAllocation,
-    references: Sequence[Reference],
   ):
-    self._module = module
     try:
       self._analysis = BufferAnalysis(module)
       self._timeline = schedule.Timeline(module)
-      self._ranges = schedule.live_ranges(self._analysis, self._timeline)
+      ranges = schedule.live_ranges(self._analysis, self._timeline)
     except (UnsupportedModuleError, ValueError) as error:
       raise UnsupportedExecutableError(str(error)) from error
+    self._module = module
+    self._temp = temp
     self._always = (0, self._timeline.length + 1)
     self._instructions = {
       i.name: i
       for c in self._analysis.dataflow.computations
       for i in c.instructions
     }
-    self._cells = self._make_cells(assignment, temp)
-    self._cell_of = self._find_cells(assignment)
+    self._cells = _make_cells(module, assignment, temp)
+    self._cell_of = self._find_cells(assignment, ranges)
     self._parent = list(range(len(self._cells)))
-    homes = self._match(references, temp)
+
+  def run(self, references: Sequence[Reference]) -> ArenaItems:
+    """Returns the items, given all slices of the thunks."""
+    homes = self._match(references)
     self._unite_buffers(set(homes.values()))
     self._unite_shared_bytes()
-    self.items, item_of_cell = self._make_items()
-    self.item_of_slice = {i: item_of_cell[c] for i, c in homes.items()}
-    self.item_of_buffer = {
-      cell.buffer_id: item_of_cell[i] for i, cell in enumerate(self._cells)
-    }
+    items, item_of_cell = self._make_items()
+    return ArenaItems(
+      items,
+      {c.buffer_id: item_of_cell[i] for i, c in enumerate(self._cells)},
+      {i: item_of_cell[cell] for i, cell in homes.items()},
+    )
 
   # Values.
 
-  def _make_cells(
+  def _find_cells(
     self,
     assignment: hlo_pb2.BufferAssignment,
-    temp: hlo_pb2.BufferAllocation,
-  ) -> list[_Cell]:
-    defined = {b.id: b.defined_at for b in assignment.logical_buffers}
-    cells = []
-    for assigned in temp.assigned:
-      if not assigned.size:
-        continue
-      at = defined[assigned.logical_buffer_id]
-      name = self._module.instruction(at.instruction_id).name
-      cells.append(
-        _Cell(
-          assigned.logical_buffer_id, name, assigned.offset, assigned.size, []
-        )
-      )
-    return sorted(cells, key=lambda c: (c.offset, c.buffer_id))
-
-  def _find_cells(
-    self, assignment: hlo_pb2.BufferAssignment
+    ranges: dict[Value, LiveRange],
   ) -> dict[Value, int]:
     """Maps the module's values to cells, and gives those their live ranges."""
     cell_of_id = {cell.buffer_id: i for i, cell in enumerate(self._cells)}
@@ -224,7 +147,7 @@ class Arena:
       if b.id in cell_of_id
     }
     found: dict[Value, int] = {}
-    for value, live in self._ranges.items():
+    for value, live in ranges.items():
       cell = cell_at.get((value.instruction.id, value.position.index))
       if cell is not None:
         found[value] = cell
@@ -236,13 +159,11 @@ class Arena:
 
   # Slices.
 
-  def _match(
-    self, references: Sequence[Reference], temp: hlo_pb2.BufferAllocation
-  ) -> dict[int, int]:
+  def _match(self, references: Sequence[Reference]) -> dict[int, int]:
     """Returns a cell for each slice in the arena; unites all it may mean."""
     homes: dict[int, int] = {}
     for i, (thunk, piece) in enumerate(references):
-      if piece.allocation_index != temp.index or not piece.size:
+      if piece.allocation_index != self._temp.index or not piece.size:
         continue
       cells, span = self._candidates(thunk)
       holding = [c for c in cells if self._cells[c].holds(piece)]
@@ -331,13 +252,13 @@ class Arena:
   def _unite_shared_bytes(self) -> None:
     """Unites values that share bytes while both are live."""
     for cell in self._cells:
-      cell.spans = _merged(cell.spans)
+      cell.spans = join_ranges(cell.spans)
     rows = [
       (i, cell.offset, cell.size, *span)
       for i, cell in enumerate(self._cells)
       for span in cell.spans
     ]
-    for i, j in _conflicts(rows):
+    for i, j in find_conflicts(rows):
       self._unite(i, j)
 
   # Items.
@@ -355,6 +276,26 @@ class Arena:
     return tuple(items), item_of_cell
 
 
+def _make_cells(
+  module: Module,
+  assignment: hlo_pb2.BufferAssignment,
+  temp: hlo_pb2.BufferAllocation,
+) -> list[_Cell]:
+  defined = {b.id: b.defined_at for b in assignment.logical_buffers}
+  cells = []
+  for assigned in temp.assigned:
+    if not assigned.size:
+      continue
+    at = defined[assigned.logical_buffer_id]
+    name = module.instruction(at.instruction_id).name
+    cells.append(
+      _Cell(
+        assigned.logical_buffer_id, name, assigned.offset, assigned.size, []
+      )
+    )
+  return sorted(cells, key=lambda c: (c.offset, c.buffer_id))
+
+
 def _make_item(cells: Sequence[_Cell]) -> PlacementItem:
   base = min(c.offset for c in cells)
   if base % ALIGNMENT_BYTES:
@@ -369,7 +310,7 @@ def _make_item(cells: Sequence[_Cell]) -> PlacementItem:
     PlacementPart(
       offset,
       size,
-      tuple(_merged(s for c in there for s in c.spans)),
+      tuple(join_ranges(s for c in there for s in c.spans)),
       tuple(c.buffer_id for c in there),
     )
     for (offset, size), there in sorted(places.items(), key=lambda p: p[0])
@@ -377,39 +318,7 @@ def _make_item(cells: Sequence[_Cell]) -> PlacementItem:
   return PlacementItem(
     name=min(cells, key=lambda c: c.buffer_id).name,
     size_bytes=max(p.offset_bytes + p.size_bytes for p in parts),
-    live_ranges=tuple(_merged(s for p in parts for s in p.live_ranges)),
+    live_ranges=tuple(join_ranges(s for p in parts for s in p.live_ranges)),
     offset_bytes=base,
     parts=parts,
   )
-
-
-def _merged(ranges: Iterable[Range]) -> list[Range]:
-  """Returns the union of ranges as disjoint ones, ascending."""
-  merged: list[Range] = []
-  for start, end in sorted(ranges):
-    if merged and start <= merged[-1][1]:
-      merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-    else:
-      merged.append((start, end))
-  return merged
-
-
-def _conflicts(
-  rows: Sequence[tuple[int, int, int, int, int]],
-) -> Iterator[tuple[int, int]]:
-  """Yields pairs of keys whose rows share bytes and time.
-
-  Args:
-    rows: (key, offset, size, start, end) with half-open [start, end).
-  """
-  if not rows:
-    return
-  table = np.array(rows, np.int64)
-  table = table[np.argsort(table[:, 1], kind="stable")]
-  keys, lows, sizes, starts, ends = table.T
-  reach = np.searchsorted(lows, lows + sizes)
-  for i in range(len(table)):
-    later = slice(i + 1, max(reach[i], i + 1))
-    meets = (starts[later] < ends[i]) & (starts[i] < ends[later])
-    for j in np.flatnonzero(meets):
-      yield int(keys[i]), int(keys[i + 1 + j])
