@@ -87,7 +87,7 @@ def measure(model: str, depth: int, source: str) -> dict[str, Any]:
   # optimum may be higher.
   if not row["num_shares"]:
     for formulation in ("boolean", "interval"):
-      options = olla.Options(
+      options = olla.ProgramOptions(
         formulation=formulation, max_deterministic_time=_LIMIT.value
       )
       row[formulation] = _solve(

@@ -36,10 +36,10 @@ def measure(model: str, batch: int) -> list[dict[str, Any]]:
     step.function, *step.args, jit_kwargs=dict(step.jit_kwargs)
   )
   allocators = memcost.strategies(_DEVICE_GIB.value << 30)
-  is_coarse = _GRANULARITY.value == "coarse"
+  extensions = memcost.Extensions(is_coarse=_GRANULARITY.value == "coarse")
   rows = []
   start = time.process_time()
-  for table in memcost.tables(program, allocators, is_coarse=is_coarse):
+  for table in memcost.tables(program, allocators, extensions):
     row = dataclasses.asdict(table)
     costs = row.pop("costs")
     reserved = {c["strategy"]: c["reserved_bytes"] for c in costs}

@@ -96,7 +96,7 @@ def _allocate(graph: Graph, run: Sequence[int], key: str) -> dict[str, Any]:
   """Figures 8 and 14: PyTorch's allocator under an order."""
   trace = allocators.from_graph(graph, run, inputs="allocator")
   result = Caching().run(trace)
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   reserved = result.reserved_bytes
   return {
     f"{key}_reserved_bytes": reserved,

@@ -12,6 +12,10 @@ from jaxmem.experimental.allocators.parallel import (
   sharing_edges,
   with_sharing_edges,
 )
+from jaxmem.experimental.allocators.result_check import (
+  check_result,
+  occupied_bytes,
+)
 from jaxmem.experimental.allocators.static import Static
 from jaxmem.experimental.allocators.trace import (
   Allocator,
@@ -24,7 +28,6 @@ from jaxmem.experimental.allocators.trace import (
   arena_result,
   from_graph,
 )
-from jaxmem.experimental.allocators.validate import occupied_bytes, validate
 
 __all__ = [
   "Allocator",
@@ -46,10 +49,10 @@ __all__ = [
   "Trace",
   "add_memcost",
   "arena_result",
+  "check_result",
   "from_graph",
   "memcost",
   "occupied_bytes",
   "sharing_edges",
-  "validate",
   "with_sharing_edges",
 ]

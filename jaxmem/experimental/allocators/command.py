@@ -72,6 +72,17 @@ def add_memcost(
     help="one operator for each name scope, as in a framework of layers",
   )
   parser.add_argument(
+    "--views",
+    action="store_true",
+    help="contiguous slices of a value take no memory of their own",
+  )
+  parser.add_argument(
+    "--loops",
+    action="store_true",
+    help="each strategy also places what is within loops (default: a loop takes"
+    " what is live in it at once)",
+  )
+  parser.add_argument(
     "--model",
     choices=("xla", "eager"),
     default="xla",
@@ -124,7 +135,12 @@ def _run(step: Any, options: argparse.Namespace) -> int:
   allocators = memcost.strategies(
     options.device_memory, limit_bytes=options.limit
   )
-  found = memcost.tables(program, allocators, is_coarse=options.coarse)
+  extensions = memcost.Extensions(
+    is_coarse=options.coarse,
+    has_views=options.views,
+    plans_loops=options.loops,
+  )
+  found = memcost.tables(program, allocators, extensions)
   for number, table in enumerate(found):
     if options.json:
       print(json.dumps(dataclasses.asdict(table)), flush=True)

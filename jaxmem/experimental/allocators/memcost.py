@@ -16,10 +16,12 @@ from jaxmem import order
 from jaxmem.experimental.allocators.caching import Caching
 from jaxmem.experimental.allocators.coarse import by_scope
 from jaxmem.experimental.allocators.eager_deletion import EagerDeletion
+from jaxmem.experimental.allocators.loop_bodies import with_planned_loops
 from jaxmem.experimental.allocators.mxnet import Mxnet, MxnetColoring
 from jaxmem.experimental.allocators.nnc import Nnc
 from jaxmem.experimental.allocators.paddle import AutoGrowth, NaiveBestFit
 from jaxmem.experimental.allocators.parallel import with_sharing_edges
+from jaxmem.experimental.allocators.result_check import check_result
 from jaxmem.experimental.allocators.static import Static
 from jaxmem.experimental.allocators.trace import (
   Allocator,
@@ -27,7 +29,7 @@ from jaxmem.experimental.allocators.trace import (
   Trace,
   from_graph,
 )
-from jaxmem.experimental.allocators.validate import validate
+from jaxmem.experimental.allocators.views import slice_views, with_views
 from jaxmem.experimental.jaxpr_order import JaxprGraph, from_jaxpr
 from jaxmem.graph import Graph
 
@@ -171,18 +173,51 @@ def forward_only(program: JaxprGraph) -> JaxprGraph | None:
   )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Extensions:
+  """What is made of a program before its values are given memory.
+
+  Attributes:
+    is_coarse: Whether the equations of a name scope are one operator.
+    has_views: Whether contiguous slices of a value take no memory of their own.
+    plans_loops: Whether a strategy also places what is within a loop, instead
+      of the loop taking just what is live there at once.
+  """
+
+  is_coarse: bool = False
+  has_views: bool = False
+  plans_loops: bool = False
+
+  def graph(self, program: JaxprGraph, allocator: Allocator | None) -> Graph:
+    """Returns the graph of a program.
+
+    Args:
+      program: The program.
+      allocator: Who plans the loops; None to leave them.
+
+    Raises:
+      OutOfMemoryError: If a loop needs more than the allocator may take.
+    """
+    if self.has_views:
+      viewed = with_views(program.graph, slice_views(program))
+      program = dataclasses.replace(program, graph=viewed)
+    if self.plans_loops and allocator is not None:
+      planned = with_planned_loops(program, allocator)
+      program = dataclasses.replace(program, graph=planned)
+    return by_scope(program) if self.is_coarse else program.graph
+
+
 def tables(
   program: JaxprGraph,
   allocators: Sequence[Allocator],
-  *,
-  is_coarse: bool = False,
+  extensions: Extensions | None = None,
 ) -> Iterator[CostTable]:
   """Yields the table of a step, and that of its forward pass if it has one.
 
   Args:
     program: The step.
     allocators: The strategies.
-    is_coarse: Whether the equations of a name scope are one operator.
+    extensions: None for none of them.
 
   Raises:
     ValidationError: If a result is wrong.
@@ -194,12 +229,14 @@ def tables(
   )
   for which, found in passes:
     if found is not None:
-      graph = by_scope(found) if is_coarse else found.graph
-      yield cost_table(graph, allocators, which)
+      yield cost_table(found, allocators, which, extensions or Extensions())
 
 
 def cost_table(
-  graph: Graph, allocators: Sequence[Allocator], which: Pass
+  program: JaxprGraph,
+  allocators: Sequence[Allocator],
+  which: Pass,
+  extensions: Extensions,
 ) -> CostTable:
   """Runs all strategies on one program, and checks every result.
 
@@ -208,12 +245,23 @@ def cost_table(
   Raises:
     ValidationError: If a result is wrong.
   """
+  graph = extensions.graph(program, None)
   trace = from_graph(graph, outputs="caller")
-  costs = [measure(trace, allocator) for allocator in allocators]
+
+  def cost(allocator: Allocator, steps: Sequence[int] | None = None) -> Cost:
+    if not extensions.plans_loops:
+      own = graph
+    else:
+      try:
+        own = extensions.graph(program, allocator)
+      except OutOfMemoryError:
+        return Cost(strategy=allocator.name, reserved_bytes=None)
+    return measure(from_graph(own, steps, outputs="caller"), allocator)
+
+  costs = [cost(allocator) for allocator in allocators]
   # The search's own order packs best: close to the program's, it is flat.
   found = order.plan_order(graph, close=False)
-  planned = from_graph(graph, found.order, outputs="caller")
-  last = measure(planned, Static(method="jaxmem", use_solver=False))
+  last = cost(Static(method="jaxmem", use_solver=False), found.order)
   name = f"{last.strategy}, jaxmem order"
   return CostTable(
     which=which,
@@ -234,9 +282,9 @@ def measure(trace: Trace, allocator: Allocator) -> Cost:
     result = allocator.run(trace)
   except OutOfMemoryError:
     return Cost(strategy=allocator.name, reserved_bytes=None)
-  validate(trace, result)
+  check_result(trace, result)
   safe = with_sharing_edges(trace, result)
-  validate(trace, safe, parallel=True)
+  check_result(trace, safe, parallel=True)
   return Cost(
     strategy=allocator.name,
     reserved_bytes=result.reserved_bytes,

@@ -13,8 +13,8 @@ import dataclasses
 from typing import Literal, Protocol
 
 from jaxmem.experimental.allocators.trace import Result, Trace
-from jaxmem.experimental.olla import Reachability
 from jaxmem.graph import Graph, topological_order
+from jaxmem.order import reachability
 
 Safety = Literal["serial", "edges", "ancestors", "paths"]
 
@@ -45,12 +45,12 @@ class Ancestors:
 
   def __init__(self, trace: Trace):
     self._buffers = trace.buffers
-    self._reach = Reachability([n.predecessors for n in trace.graph.nodes])
+    self._ancestors, _ = reachability.closure(trace.graph)
 
   def allows(self, buffer: int, node: int) -> bool:
     """Whether every toucher of the buffer comes first in every order."""
     return all(
-      toucher == node or self._reach.reaches(toucher, node)
+      toucher == node or self._ancestors[node] >> toucher & 1
       for toucher in self._buffers[buffer].touchers
     )
 
@@ -148,7 +148,7 @@ def sharing_edges(trace: Trace, result: Result) -> tuple[tuple[int, int], ...]:
     Pairs of nodes (earlier, later), ascending; none that the graph's own
     precedences imply.
   """
-  reach = Reachability([n.predecessors for n in trace.graph.nodes])
+  ancestors, _ = reachability.closure(trace.graph)
   owners: dict[int, list[tuple[int, int, int]]] = {}
   edges = set()
   for buffer in trace.requested:
@@ -163,7 +163,7 @@ def sharing_edges(trace: Trace, result: Result) -> tuple[tuple[int, int], ...]:
       edges |= {
         (toucher, definer)
         for toucher in trace.buffers[owner].touchers
-        if toucher != definer and not reach.reaches(toucher, definer)
+        if toucher != definer and not ancestors[definer] >> toucher & 1
       }
     owners[place.segment] = _replaced(ranges, low, high, buffer)
   return tuple(sorted(edges))

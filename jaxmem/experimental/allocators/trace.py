@@ -2,7 +2,7 @@
 
     trace = from_graph(graph, order)
     result = SomeAllocator(...).run(trace)
-    validate(trace, result)
+    check_result(trace, result)
 
 A trace is the sequence of allocations and deallocations that a step makes when
 its nodes run one after another. An allocator of the literature, dynamic or
@@ -157,7 +157,7 @@ class Result:
       rounds up and what it has not yet taken back; of each place that several
       buffers share, once.
     added_edges: Pairs of nodes (earlier, later): precedences that the sharing
-      needs where nodes may run in parallel. See `validate`.
+      needs where nodes may run in parallel. See `check_result`.
   """
 
   allocator: str

@@ -1,23 +1,20 @@
-"""Parts of a value that need no memory of their own, and loops as sub-graphs.
+"""Parts of a value that need no memory of their own.
 
-Two extensions in NNC's document: a tensor may stand for a sub-range of another
-one's memory, and the body of a loop is a graph planned by itself, of which the
-memory is one more tensor of the graph around it. Both are changes of the graph,
-so that every allocator can use them.
+An extension in NNC's document: a tensor may stand for a sub-range of another
+one's memory. It is a change of the graph, so that every allocator can use it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jax.extend import core
 
-from jaxmem.experimental.allocators.trace import Allocator, Result, from_graph
 from jaxmem.experimental.jaxpr_order import JaxprGraph
-from jaxmem.graph import Graph, peak_bytes
+from jaxmem.graph import Graph
 from jaxmem.jaxpr import memory
 
 
@@ -165,48 +162,3 @@ def _check(
       f" itself, and be no output; got bytes {view.offset_bytes} to {end} of"
       f" {base.size_bytes}."
     )
-
-
-def view_places(
-  result: Result, views: Mapping[int, View]
-) -> dict[int, tuple[int, int]]:
-  """Returns segment and offset in bytes of the views whose bases have them."""
-  places = {}
-  for index, view in views.items():
-    base = result.placements[view.base]
-    if base is not None:
-      places[index] = (base.segment, base.offset_bytes + view.offset_bytes)
-  return places
-
-
-def recursive(program: JaxprGraph, allocator: Allocator) -> Graph:
-  """Returns a program in which loops take what an allocator gives their bodies.
-
-  Innermost first, each body is planned as a graph of its own. What that takes
-  beyond the body's live bytes is added to the extra bytes of the loop.
-
-  Args:
-    program: The program.
-    allocator: What plans the bodies.
-
-  Raises:
-    OutOfMemoryError: See `Allocator`.
-  """
-  nodes = [
-    dataclasses.replace(
-      node, extra_bytes=node.extra_bytes + _excess_bytes(callees, allocator)
-    )
-    for node, callees in zip(program.graph.nodes, program.callees, strict=True)
-  ]
-  return dataclasses.replace(program.graph, nodes=tuple(nodes))
-
-
-def _excess_bytes(callees: Sequence[JaxprGraph], allocator: Allocator) -> int:
-  excess = 0
-  for callee in callees:
-    graph = recursive(callee, allocator)
-    trace = from_graph(graph, inputs="allocator")
-    reserved_bytes = allocator.run(trace).reserved_bytes
-    live_bytes = peak_bytes(callee.graph, callee.program_order)
-    excess = max(excess, reserved_bytes - live_bytes)
-  return excess

@@ -44,11 +44,8 @@ from jaxmem.experimental.memgraph.replay import (
   random_interleaving,
   replay,
 )
-from jaxmem.experimental.memgraph.run import (
-  BudgetExceededError,
-  RunResult,
-  VertexError,
-)
+from jaxmem.experimental.memgraph.run import RunResult, VertexError
+from jaxmem.experimental.memgraph.run_memory import BudgetExceededError
 from jaxmem.experimental.memgraph.runtime import Runtime, accumulating
 from jaxmem.experimental.memgraph.schedules import fixed_order, layer_streaming
 from jaxmem.experimental.memgraph.segments import Segments, compile_segments

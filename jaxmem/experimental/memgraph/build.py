@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from jaxmem.experimental.memgraph.arena import Place
+from jaxmem.experimental.memgraph.device_memory import Place
 from jaxmem.experimental.memgraph.memory_graph import MemGraph
 from jaxmem.experimental.memgraph.serial_execution import (
   InfeasibleMemoryError,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
-from jaxmem.experimental.memgraph import reachability
+from jaxmem.experimental.memgraph import chunked_closure
 from jaxmem.experimental.memgraph.memory_graph import (
   MemGraph,
   Residency,
@@ -50,7 +50,7 @@ def check(memgraph: MemGraph) -> None:
 def find_faults(memgraph: MemGraph) -> list[str]:
   """Returns all that is wrong with a memory graph, in words."""
   try:
-    order = reachability.topological_order(memgraph.predecessors)
+    order = chunked_closure.topological_order(memgraph.predecessors)
   except ValueError as error:
     return [f"cycle: {error}"]
   faults = [
@@ -70,7 +70,7 @@ def find_faults(memgraph: MemGraph) -> list[str]:
     **_host_paths(memgraph),
     **_overwriting_paths(memgraph, position),
   }
-  missing = reachability.unconnected(memgraph.predecessors, list(required))
+  missing = chunked_closure.unconnected(memgraph.predecessors, list(required))
   faults += [required[pair] for pair in missing]
   return faults + list(_output_faults(memgraph, position))
 

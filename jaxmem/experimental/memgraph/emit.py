@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jaxmem.experimental.memgraph import reachability
-from jaxmem.experimental.memgraph.arena import Stay
+from jaxmem.experimental.memgraph.chunked_closure import needed_edges
+from jaxmem.experimental.memgraph.device_memory import Stay
 from jaxmem.experimental.memgraph.memory_graph import (
   MemGraph,
   Residency,
@@ -95,7 +95,7 @@ class Emitter:
     """Returns the graph."""
     memory_edges = self._memory_edges
     if reduce:
-      memory_edges = reachability.needed_edges(memory_edges, self._data_edges)
+      memory_edges = needed_edges(memory_edges, self._data_edges)
     return MemGraph(
       task_graph=self._graph,
       vertices=tuple(self._vertices),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from jaxmem.experimental.memgraph.memory_graph import MemGraph
@@ -107,13 +107,14 @@ class EventLoop:
       )
     self._executor = executor
     self._names = [vertex.name for vertex in memgraph.vertices]
-    self._priority = range(num_vertices) if priority is None else priority
     self._waiting = [len(before) for before in memgraph.predecessors]
     self._successors: list[list[int]] = [[] for _ in range(num_vertices)]
     for vertex, before in enumerate(memgraph.predecessors):
       for each in before:
         self._successors[each].append(vertex)
-    self._add_lanes(memgraph, slots)
+    self._lanes = _Lanes(
+      memgraph, slots, range(num_vertices) if priority is None else priority
+    )
     self._locks = [
       next((r for r in v.writes if _is_shared(memgraph, r)), None)
       for v in memgraph.vertices
@@ -123,22 +124,6 @@ class EventLoop:
     self._refused: list[int] = []
     self._num_running = 0
     self._num_completed = 0
-
-  def _add_lanes(self, memgraph: MemGraph, slots: Slots) -> None:
-    """Gives each vertex a lane: a queue and a number of slots."""
-    lanes: dict[tuple[str, int], int] = {}
-    self._lane: list[int | None] = []
-    self._free: list[int] = []
-    for vertex in memgraph.vertices:
-      if vertex.kind == "sync":
-        self._lane.append(None)
-        continue
-      lane = lanes.setdefault((vertex.kind, vertex.device), len(lanes))
-      if lane == len(self._free):
-        self._free.append(getattr(slots, vertex.kind))
-      self._lane.append(lane)
-    self._ready: list[list[tuple[float, int]]] = [[] for _ in lanes]
-    self._changed: set[int] = set()
 
   def run(self) -> None:
     """Runs until all vertices have completed.
@@ -164,37 +149,28 @@ class EventLoop:
       self._refused.clear()
 
   def _push(self, vertex: int) -> None:
-    lane = self._lane[vertex]
-    if lane is None:
+    if self._lanes.needs_slot(vertex):
+      self._lanes.push(vertex)
+    else:
       self._finish(vertex)
-      return
-    heapq.heappush(self._ready[lane], (self._priority[vertex], vertex))
-    self._changed.add(lane)
 
   def _launch_ready(self) -> None:
-    for lane in sorted(self._changed):
-      ready = self._ready[lane]
-      while ready and self._free[lane]:
-        vertex = heapq.heappop(ready)[1]
-        lock = self._locks[vertex]
-        if lock is not None and lock in self._parked:
-          self._parked[lock].append(vertex)
-        elif not self._executor.admit(vertex):
-          self._refused.append(vertex)
-        else:
-          if lock is not None:
-            self._parked[lock] = []
-          self._free[lane] -= 1
-          self._num_running += 1
-          self._executor.launch(vertex)
-    self._changed.clear()
+    for vertex in self._lanes.pop_ready():
+      lock = self._locks[vertex]
+      if lock is not None and lock in self._parked:
+        self._parked[lock].append(vertex)
+      elif not self._executor.admit(vertex):
+        self._refused.append(vertex)
+      else:
+        if lock is not None:
+          self._parked[lock] = []
+        self._lanes.take_slot(vertex)
+        self._num_running += 1
+        self._executor.launch(vertex)
 
   def _complete(self, vertex: int) -> None:
-    lane = self._lane[vertex]
-    if lane is not None:
-      self._free[lane] += 1
-      self._num_running -= 1
-      self._changed.add(lane)
+    self._lanes.free_slot(vertex)
+    self._num_running -= 1
     lock = self._locks[vertex]
     if lock is not None:
       for parked in self._parked.pop(lock):
@@ -209,10 +185,73 @@ class EventLoop:
       for after in self._successors[each]:
         self._waiting[after] -= 1
         if not self._waiting[after]:
-          if self._lane[after] is None:
-            done.append(after)
+          if self._lanes.needs_slot(after):
+            self._lanes.push(after)
           else:
-            self._push(after)
+            done.append(after)
+
+
+class _Lanes:
+  """For each kind of vertex and device, a queue and a number of slots.
+
+  Args:
+    memgraph: The graph.
+    slots: How many vertices run at a time in a lane.
+    priority: Per vertex; the lowest of a lane's queue comes first.
+  """
+
+  def __init__(
+    self, memgraph: MemGraph, slots: Slots, priority: Sequence[float]
+  ):
+    self._priority = priority
+    numbers: dict[tuple[str, int], int] = {}
+    # Per vertex; syncs have none.
+    self._lane: list[int | None] = []
+    # Per lane, its slots that are free.
+    self._free: list[int] = []
+    for vertex in memgraph.vertices:
+      if vertex.kind == "sync":
+        self._lane.append(None)
+        continue
+      lane = numbers.setdefault((vertex.kind, vertex.device), len(numbers))
+      if lane == len(self._free):
+        self._free.append(getattr(slots, vertex.kind))
+      self._lane.append(lane)
+    self._queues: list[list[tuple[float, int]]] = [[] for _ in numbers]
+    self._changed: set[int] = set()
+
+  def needs_slot(self, vertex: int) -> bool:
+    """Whether a vertex has a lane; syncs complete at once."""
+    return self._lane[vertex] is not None
+
+  def push(self, vertex: int) -> None:
+    """Queues a vertex that is ready."""
+    lane = self._of(vertex)
+    heapq.heappush(self._queues[lane], (self._priority[vertex], vertex))
+    self._changed.add(lane)
+
+  def pop_ready(self) -> Iterator[int]:
+    """Yields vertices while their lanes have slots, which the caller takes."""
+    for lane in sorted(self._changed):
+      queue = self._queues[lane]
+      while queue and self._free[lane]:
+        yield heapq.heappop(queue)[1]
+    self._changed.clear()
+
+  def take_slot(self, vertex: int) -> None:
+    """Takes a slot of the vertex's lane."""
+    self._free[self._of(vertex)] -= 1
+
+  def free_slot(self, vertex: int) -> None:
+    """Gives back a slot of the vertex's lane."""
+    lane = self._of(vertex)
+    self._free[lane] += 1
+    self._changed.add(lane)
+
+  def _of(self, vertex: int) -> int:
+    lane = self._lane[vertex]
+    assert lane is not None, "Syncs are never queued."
+    return lane
 
 
 def _is_shared(memgraph: MemGraph, residency: int) -> bool:

@@ -13,8 +13,11 @@ import numpy as np
 from jaxmem.experimental.memgraph import host_memory
 from jaxmem.experimental.memgraph.host_memory import Device, HostMemory
 from jaxmem.experimental.memgraph.memory_graph import MemGraph
+from jaxmem.experimental.memgraph.run_memory import (
+  DeviceBudget,
+  OffloadedTensors,
+)
 from jaxmem.experimental.memgraph.workers import Completion, Workers
-from jaxmem.units import format_bytes
 
 Kernel = Callable[..., Sequence[jax.Array]]
 
@@ -32,10 +35,6 @@ class VertexError(RuntimeError):
     super().__init__(f"{kind} {vertex!r}{at} failed: {error}")
     self.vertex = vertex
     self.source = source
-
-
-class BudgetExceededError(RuntimeError):
-  """A vertex would exceed the memory of its device: the graph is not valid."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +61,7 @@ class RunResult:
 
 
 class Run:
-  """The executor of one run: counts bytes, keeps arrays, drives workers."""
+  """The executor of one run: keeps arrays, drives workers."""
 
   workers: Workers
 
@@ -78,15 +77,8 @@ class Run:
     self._memgraph = memgraph
     self._kernels = kernels
     self._devices = devices
-    self._host = host
     self._inputs = inputs
-    self._handles: dict[int, Any] = {}
-    self._arrays: dict[int, Any] = {}
-    self._exists = [False] * len(memgraph.residencies)
-    self._num_touchers = [len(r.touchers) for r in memgraph.residencies]
-    self._used_bytes = [0] * graph.num_devices
-    self._peak_bytes = [0] * graph.num_devices
-    self._num_reloads = dict(memgraph.num_reloads)
+    self._host = OffloadedTensors(memgraph, host)
     on_host = {v.tensor for v in memgraph.vertices if v.kind == "offload"}
     # Outputs that never went to the host stay on the device.
     kept = set(graph.outputs) - on_host - set(graph.inputs)
@@ -95,7 +87,8 @@ class Run:
       for index, r in enumerate(memgraph.residencies)
       if r.tensor in kept
     }
-    self._succeeded = False
+    self._budget = DeviceBudget(memgraph)
+    self._arrays: dict[int, Any] = {}
     self._start_s = np.full(memgraph.num_vertices, np.nan)
     self._end_s = np.full(memgraph.num_vertices, np.nan)
     self._begin_s = time.perf_counter()
@@ -107,18 +100,11 @@ class Run:
     about = self._memgraph.vertices[vertex]
     if about.kind != "offload" or about.tensor is None:
       return True
-    size_bytes = self._memgraph.task_graph.tensors[about.tensor].size_bytes
-    handle = self._host.allocate(size_bytes)
-    if handle is None:
-      return False
-    self._handles[about.tensor] = handle
-    return True
+    return self._host.reserve(about.tensor)
 
   def launch(self, vertex: int) -> None:
     """Takes device memory from the budget, and wakes a worker."""
-    for index in self._memgraph.vertices[vertex].writes:
-      if not self._exists[index]:
-        self._count(index, vertex)
+    self._budget.take(vertex)
     self.workers.submit(vertex)
 
   def wait(self) -> list[int]:
@@ -140,47 +126,20 @@ class Run:
       done.append(vertex)
     return done
 
-  def _count(self, index: int, vertex: int) -> None:
-    """Takes the bytes of a residency from the budget."""
-    residency = self._memgraph.residencies[index]
-    used_bytes = self._used_bytes[residency.device] + residency.size_bytes
-    capacity_bytes = self._memgraph.capacity_bytes[residency.device]
-    if used_bytes > capacity_bytes:
-      raise BudgetExceededError(
-        f"{self._memgraph.vertices[vertex].name!r} would take device"
-        f" {residency.device} to {format_bytes(used_bytes)} of"
-        f" {format_bytes(capacity_bytes)}. Check the graph."
-      )
-    self._exists[index] = True
-    self._used_bytes[residency.device] = used_bytes
-    peak_bytes = max(self._peak_bytes[residency.device], used_bytes)
-    self._peak_bytes[residency.device] = peak_bytes
-
   def _complete(self, vertex: int, results: Sequence[jax.Array]) -> None:
     about = self._memgraph.vertices[vertex]
     # Scratch memory, the last one, has no result.
     self._arrays.update(zip(about.writes, results, strict=False))
-    for index in (*about.reads, *about.writes):
-      self._num_touchers[index] -= 1
-      if not self._num_touchers[index]:
-        self._release(index)
-    tensor = about.tensor
-    if (
-      about.kind == "reload" and tensor is not None and tensor in self._handles
-    ):
-      self._num_reloads[tensor] -= 1
-      is_output = tensor in self._memgraph.task_graph.outputs
-      if not self._num_reloads[tensor] and not is_output:
-        self._host.free(self._handles.pop(tensor))
-
-  def _release(self, index: int) -> None:
-    residency = self._memgraph.residencies[index]
-    if residency.tensor in self._kept:
-      return
-    array = self._arrays.pop(index, None)
-    if array is not None:
-      array.delete()
-    self._used_bytes[residency.device] -= residency.size_bytes
+    kept = self._kept.values()
+    for index in self._budget.complete(vertex):
+      if index in kept:
+        continue
+      array = self._arrays.pop(index, None)
+      if array is not None:
+        array.delete()
+      self._budget.give_back(index)
+    if about.kind == "reload" and about.tensor is not None:
+      self._host.note_reload(about.tensor)
 
   # What worker threads call.
 
@@ -196,12 +155,11 @@ class Run:
     operands = [self._arrays[index] for index in about.reads]
     device = self._devices[about.device]
     if about.tensor is not None:
-      handle = self._handles.get(about.tensor)
       if about.kind == "offload":
-        self._host.store(handle, operands[0])
+        self._host.store(about.tensor, operands[0])
         return ()
-      if handle is not None:
-        return (self._host.load(handle, device),)
+      if about.tensor in self._host:
+        return (self._host.load(about.tensor, device),)
       return (host_memory.fetch(self._inputs[about.tensor], device),)
     if about.kind == "copy":
       there = self._memgraph.residencies[about.writes[0]].device
@@ -226,20 +184,21 @@ class Run:
 
   def result(self) -> RunResult:
     """Returns outputs and measurements; the outputs are the caller's now."""
-    outputs = tuple(map(self._take_output, self._memgraph.task_graph.outputs))
-    self._succeeded = True
+    outputs = tuple(map(self._output, self._memgraph.task_graph.outputs))
+    for index in self._kept.values():
+      self._arrays.pop(index, None)
     return RunResult(
       outputs=outputs,
-      peak_bytes=tuple(self._peak_bytes),
+      peak_bytes=self._budget.peak_bytes,
       host_peak_bytes=self._host.peak_bytes,
       start_s=self._start_s,
       end_s=self._end_s,
       elapsed_s=time.perf_counter() - self._begin_s,
     )
 
-  def _take_output(self, tensor: int) -> Any:
-    if tensor in self._handles:
-      return self._host.read(self._handles[tensor])
+  def _output(self, tensor: int) -> Any:
+    if tensor in self._host:
+      return self._host.read(tensor)
     if tensor in self._inputs:
       return self._inputs[tensor]
     return self._arrays[self._kept[tensor]]
@@ -253,13 +212,10 @@ class Run:
     for completion in left:
       for array in completion.result or ():
         array.delete()
-    for index, array in self._arrays.items():
-      if not (self._succeeded and index in self._kept.values()):
-        array.delete()
+    for array in self._arrays.values():
+      array.delete()
     self._arrays.clear()
-    for handle in self._handles.values():
-      self._host.free(handle)
-    self._handles.clear()
+    self._host.release()
 
 
 def _own(results: Sequence[Any], operands: Sequence[Any]) -> tuple[Any, ...]:

@@ -5,9 +5,14 @@ The paper's horizons and malloc variants; see `memgraph.build`.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
-from jaxmem.experimental.memgraph.arena import Arena, Place, Stay
+from jaxmem.experimental.memgraph.device_memory import (
+  DeviceMemory,
+  Place,
+  Stay,
+)
 from jaxmem.experimental.memgraph.emit import Emitter
 from jaxmem.experimental.memgraph.memory_graph import MemGraph
 from jaxmem.experimental.memgraph.task_graph import TaskGraph
@@ -46,6 +51,27 @@ class _Need(NamedTuple):
   tensor: int | None
 
 
+@dataclasses.dataclass(slots=True)
+class _TensorState:
+  """What has become of a tensor so far.
+
+  Attributes:
+    is_output: Whether the graph returns it.
+    on_host: Whether host memory has it, or will.
+    stay: Where it is or will be on its device, if anywhere.
+    offload: The vertex that put it into host memory, if one did.
+    num_written: How many of its writers have run.
+    num_read: How many of its readers have run.
+  """
+
+  is_output: bool
+  on_host: bool
+  stay: Stay | None = None
+  offload: int | None = None
+  num_written: int = 0
+  num_read: int = 0
+
+
 class SerialExecution:
   """A serial execution, and the graph that comes of it."""
 
@@ -62,21 +88,17 @@ class SerialExecution:
     self._alignment_bytes = alignment_bytes
     self._lookahead = lookahead
     self._place: Place = place
-    self._arenas = [
-      Arena(c // alignment_bytes * alignment_bytes) for c in capacity_bytes
+    self._memories = [
+      DeviceMemory(c // alignment_bytes * alignment_bytes)
+      for c in capacity_bytes
     ]
-    self._is_output = [False] * len(task_graph.tensors)
-    for tensor in task_graph.outputs:
-      self._is_output[tensor] = True
     self._needs = self._list_needs()
     self._alloc_horizon = [0] * task_graph.num_devices
-    # Per tensor: where it is or will be, whether host memory has it, who put
-    # it there, how many of its writers and readers have run.
-    self._stay: list[Stay | None] = [None] * len(task_graph.tensors)
-    self._on_host = [not writers for writers in task_graph.writers]
-    self._offload: list[int | None] = [None] * len(task_graph.tensors)
-    self._num_written = [0] * len(task_graph.tensors)
-    self._num_read = [0] * len(task_graph.tensors)
+    outputs = set(task_graph.outputs)
+    self._tensors = [
+      _TensorState(is_output=tensor in outputs, on_host=not writers)
+      for tensor, writers in enumerate(task_graph.writers)
+    ]
     self._workspace: dict[int, Stay] = {}
     self._emitter = Emitter(task_graph)
 
@@ -139,7 +161,7 @@ class SerialExecution:
   def _is_met(self, need: _Need) -> bool:
     if need.tensor is None:
       return need.position in self._workspace
-    return self._stay[need.tensor] is not None
+    return self._tensors[need.tensor].stay is not None
 
   def _new_stay(self, need: _Need) -> Stay:
     task = self._graph.tasks[need.position]
@@ -156,7 +178,7 @@ class SerialExecution:
       name=tensor.name,
       device=tensor.device,
       size_bytes=self._aligned(tensor.size_bytes),
-      is_reload=self._on_host[need.tensor],
+      is_reload=self._tensors[need.tensor].on_host,
     )
 
   def _aligned(self, size_bytes: int) -> int:
@@ -165,7 +187,7 @@ class SerialExecution:
   def _sim_malloc(self, need: _Need) -> bool:
     """Finds a free place; False if there is none."""
     stay = self._new_stay(need)
-    offset = self._arenas[stay.device].find(stay.size_bytes, self._place)
+    offset = self._memories[stay.device].find(stay.size_bytes, self._place)
     if offset is None:
       return False
     self._settle(need, stay, offset)
@@ -184,7 +206,7 @@ class SerialExecution:
     if self._sim_malloc(need):
       return True
     stay = self._new_stay(need)
-    found = self._arenas[stay.device].find_victims(
+    found = self._memories[stay.device].find_victims(
       stay.size_bytes, lambda owner: self._next_use(owner, pinned)
     )
     if found is None:
@@ -196,41 +218,43 @@ class SerialExecution:
     return True
 
   def _settle(self, need: _Need, stay: Stay, offset_bytes: int) -> None:
-    self._arenas[stay.device].take(offset_bytes, stay)
+    self._memories[stay.device].take(offset_bytes, stay)
     if need.tensor is None:
       self._workspace[need.position] = stay
     else:
-      self._stay[need.tensor] = stay
+      self._tensors[need.tensor].stay = stay
 
   def _next_use(self, stay: Stay, pinned: set[int]) -> tuple[int, int] | None:
     """Returns when an owner is needed again, and what it costs to move."""
     tensor = stay.tensor
     if tensor is None or tensor in pinned or stay.index is None:
       return None
-    if self._num_written[tensor] < len(self._graph.writers[tensor]):
+    state = self._tensors[tensor]
+    if state.num_written < len(self._graph.writers[tensor]):
       return None
     readers = self._graph.readers[tensor]
-    done = self._num_read[tensor]
+    done = state.num_read
     use = readers[done] if done < len(readers) else len(self._graph.tasks)
-    return use, 0 if self._on_host[tensor] else stay.size_bytes
+    return use, 0 if state.on_host else stay.size_bytes
 
   def _evict(self, stay: Stay) -> None:
     """Frees the memory of a tensor; host memory has it, or will."""
     tensor = stay.tensor
     if tensor is None:
       raise AssertionError(f"{stay.name!r} cannot be evicted")
-    if not self._on_host[tensor]:
-      self._offload[tensor] = self._emitter.offload(stay)
-      self._on_host[tensor] = True
+    state = self._tensors[tensor]
+    if not state.on_host:
+      state.offload = self._emitter.offload(stay)
+      state.on_host = True
     self._sim_free(stay)
 
   def _sim_free(self, stay: Stay) -> None:
     """Frees memory; who overwrites it waits for those that touched it."""
     waits = tuple(stay.readers or stay.writers)
     time = self._emitter.num_vertices
-    self._arenas[stay.device].free(stay, waits, time)
+    self._memories[stay.device].free(stay, waits, time)
     if stay.tensor is not None:
-      self._stay[stay.tensor] = None
+      self._tensors[stay.tensor].stay = None
 
   def _pack(self, device: int, position: int) -> None:
     """Places all that a task needs anew, side by side.
@@ -238,18 +262,18 @@ class SerialExecution:
     Raises:
       InfeasibleMemoryError: If it does not fit.
     """
-    arena = self._arenas[device]
-    for owner in arena.owners():
+    memory = self._memories[device]
+    for owner in memory.owners():
       if owner.index is None:
         self._unplan(owner, position)
       elif self._next_use(owner, set()) is not None:
         self._evict(owner)
     needs = [n for n in self._needs_of(device, position) if not self._is_met(n)]
     stays = [self._new_stay(need) for need in needs]
-    needed_bytes = sum(s.size_bytes for s in (*stays, *arena.owners()))
+    needed_bytes = sum(s.size_bytes for s in (*stays, *memory.owners()))
     pairs = zip(needs, stays, strict=True)
     for need, stay in sorted(pairs, key=lambda pair: -pair[1].size_bytes):
-      offset = arena.find(stay.size_bytes, "lowest")
+      offset = memory.find(stay.size_bytes, "lowest")
       if offset is None:
         raise InfeasibleMemoryError(
           self._graph.tasks[position].name,
@@ -260,11 +284,11 @@ class SerialExecution:
 
   def _unplan(self, stay: Stay, position: int) -> None:
     """Takes a place back in which nothing has been written yet."""
-    self._arenas[stay.device].give_back(stay)
+    self._memories[stay.device].give_back(stay)
     if stay.tensor is None:
       del self._workspace[position]
     else:
-      self._stay[stay.tensor] = None
+      self._tensors[stay.tensor].stay = None
 
   def _needs_of(self, device: int, position: int) -> list[_Need]:
     task = self._graph.tasks[position]
@@ -284,21 +308,21 @@ class SerialExecution:
     reads = [self._placed(tensor) for tensor in task.inputs]
     for stay, tensor in zip(reads, task.inputs, strict=True):
       if stay.index is None:
-        self._emitter.reload(stay, self._offload[tensor])
+        self._emitter.reload(stay, self._tensors[tensor].offload)
     writes = [self._placed(tensor) for tensor in task.outputs]
     workspace = self._workspace.pop(position, None)
     scratch = [] if workspace is None else [workspace]
     self._emitter.task(position, reads, [*writes, *scratch])
     for tensor in task.inputs:
-      self._num_read[tensor] += 1
+      self._tensors[tensor].num_read += 1
     for tensor in task.outputs:
-      self._num_written[tensor] += 1
+      self._tensors[tensor].num_written += 1
     for stay in (*reads, *writes, *scratch):
       if self._is_dead(stay):
         self._sim_free(stay)
 
   def _placed(self, tensor: int) -> Stay:
-    stay = self._stay[tensor]
+    stay = self._tensors[tensor].stay
     if stay is None:
       name = self._graph.tensors[tensor].name
       raise AssertionError(f"{name!r} has no place")
@@ -308,8 +332,9 @@ class SerialExecution:
     tensor = stay.tensor
     if tensor is None:
       return True
-    if self._num_written[tensor] < len(self._graph.writers[tensor]):
+    state = self._tensors[tensor]
+    if state.num_written < len(self._graph.writers[tensor]):
       return False
-    if self._num_read[tensor] < len(self._graph.readers[tensor]):
+    if state.num_read < len(self._graph.readers[tensor]):
       return False
-    return self._on_host[tensor] or not self._is_output[tensor]
+    return state.on_host or not state.is_output

@@ -7,6 +7,11 @@
 
 The equations as they are, for graphs of up to some hundred nodes and as a
 yardstick for what plans larger ones: `jaxmem.order` and `jaxmem.placement`.
+
+`problem` makes the paper's edges of a graph, `windows` their lifetimes;
+`lifetimes` and `intervals` are the two formulations of an order, `locations`
+the addresses; `order_program`, `address_program` and `joint_program` solve.
+`anchors` are the paper's control edges for weight updates.
 """
 
 from jaxmem.experimental.olla.address_program import (
@@ -15,10 +20,9 @@ from jaxmem.experimental.olla.address_program import (
 )
 from jaxmem.experimental.olla.anchors import anchor_updates, weight_updates
 from jaxmem.experimental.olla.joint_program import solve, solve_joint
-from jaxmem.experimental.olla.options import Options
 from jaxmem.experimental.olla.order_program import solve_order
 from jaxmem.experimental.olla.problem import without_shares
-from jaxmem.experimental.olla.reachability import Reachability
+from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import (
   AddressSolution,
   JointSolution,
@@ -30,9 +34,8 @@ __all__ = [
   "AddressSolution",
   "JointSolution",
   "ModelSize",
-  "Options",
   "OrderSolution",
-  "Reachability",
+  "ProgramOptions",
   "address_problem",
   "anchor_updates",
   "solve",

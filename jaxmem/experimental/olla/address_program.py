@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from jaxmem.experimental.olla.locations import Locations
-from jaxmem.experimental.olla.options import Options
 from jaxmem.experimental.olla.problem import Problem, check_total
+from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import AddressSolution, ModelSize
 from jaxmem.graph import Graph, liveness
 from jaxmem.placement import Buffer, Table, lowest_floor, nested
@@ -57,7 +57,7 @@ def address_problem(graph: Graph, order: Sequence[int]) -> PlacementProblem:
 
 
 def solve_addresses(
-  problem: PlacementProblem, options: Options | None = None
+  problem: PlacementProblem, options: ProgramOptions | None = None
 ) -> AddressSolution:
   """Minimises the height of an arena (program 15).
 
@@ -73,7 +73,7 @@ def solve_addresses(
     ValueError: If a buffer has gaps, or the sizes are too large to be added up.
   """
   start_time = time.perf_counter()
-  options = options or Options()
+  options = options or ProgramOptions()
   _check_no_gaps(problem)
   check_total(_total_bytes(problem), _unit_bytes(problem))
   first = lowest_floor(problem)
@@ -122,7 +122,10 @@ class AddressModel:
   """
 
   def __init__(
-    self, problem: PlacementProblem, options: Options, min_height_bytes: int
+    self,
+    problem: PlacementProblem,
+    options: ProgramOptions,
+    min_height_bytes: int,
   ):
     self._problem = problem
     self._options = options

@@ -56,7 +56,7 @@ class IntervalLifetimes:
     self._model.add_cumulative(self._intervals.values(), demands, peak)
 
   def add_hint(self, order: Sequence[int]) -> None:
-    """Suggests the starts and ends of an order; see `Lifetimes`."""
+    """Suggests the starts and ends of an order to start from."""
     position = {v: t for t, v in enumerate(order)}
     for v, start in enumerate(self._starts):
       self._model.add_hint(start, position[v])

@@ -14,7 +14,6 @@ from jaxmem.experimental.olla.anchors import anchor_updates
 from jaxmem.experimental.olla.intervals import IntervalLifetimes
 from jaxmem.experimental.olla.lifetimes import BooleanLifetimes
 from jaxmem.experimental.olla.locations import Locations
-from jaxmem.experimental.olla.options import Options
 from jaxmem.experimental.olla.order_program import (
   cut_bound,
   follow,
@@ -23,6 +22,7 @@ from jaxmem.experimental.olla.order_program import (
   start_order,
 )
 from jaxmem.experimental.olla.problem import Problem
+from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import JointSolution, ModelSize
 from jaxmem.experimental.olla.windows import Windows, pairs
 from jaxmem.graph import Graph
@@ -33,7 +33,7 @@ from jaxmem.solver import cpsat
 def solve(
   graph: Graph,
   initial_order: Sequence[int] | None = None,
-  options: Options | None = None,
+  options: ProgramOptions | None = None,
 ) -> JointSolution:
   """Finds an order and addresses: in turn (4.4), or jointly.
 
@@ -50,7 +50,7 @@ def solve(
     ValidationError: If the initial order is none.
     ValueError: If the graph is not one for OLLA, or has no buffers.
   """
-  options = options or Options()
+  options = options or ProgramOptions()
   if not options.split:
     return solve_joint(graph, initial_order, options)
   ordered = solve_order(graph, initial_order, options)
@@ -72,7 +72,7 @@ def solve(
 def solve_joint(
   graph: Graph,
   initial_order: Sequence[int] | None = None,
-  options: Options | None = None,
+  options: ProgramOptions | None = None,
 ) -> JointSolution:
   """Minimises the height of the arena over orders and addresses (program 9).
 
@@ -89,7 +89,7 @@ def solve_joint(
     ValueError: If the graph is not one for OLLA, or has no buffers.
   """
   start_time = time.perf_counter()
-  options = options or Options()
+  options = options or ProgramOptions()
   best = _initial_plan(graph, start_order(graph, initial_order))
   bound = cut_bound(graph, best.order, options)
   size = ModelSize()
@@ -148,7 +148,7 @@ class JointModel:
   def __init__(
     self,
     problem: Problem,
-    options: Options,
+    options: ProgramOptions,
     min_height_bytes: int,
     first: Plan,
   ):

@@ -1,29 +1,12 @@
 """When tensors are created and preserved, as booleans: equations 1 to 5."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from ortools.sat.python import cp_model
 
 from jaxmem.experimental.olla.problem import Problem
 from jaxmem.experimental.olla.windows import Windows
 from jaxmem.solver import cpsat
-
-
-class Lifetimes(Protocol):
-  """The variables of an order, in either formulation."""
-
-  def add_capacity(self, peak: cp_model.IntVar) -> None:
-    """Keeps the bytes live at each step, in units, at most at the peak."""
-    ...
-
-  def add_hint(self, order: Sequence[int]) -> None:
-    """Suggests an order to start from."""
-    ...
-
-  def convert_to_order(self, solver: cp_model.CpSolver) -> tuple[int, ...]:
-    """Returns the execution sequence of a solution."""
-    ...
 
 
 class BooleanLifetimes:
@@ -88,7 +71,7 @@ class BooleanLifetimes:
       self._model.add(cp_model.LinearExpr.sum(terms) <= peak)
 
   def add_hint(self, order: Sequence[int]) -> None:
-    """Suggests C and P of an order; see `Lifetimes`."""
+    """Suggests C and P of an order to start from."""
     position = {v: t for t, v in enumerate(order)}
     for e, edge in enumerate(self._problem.edges):
       first = -1 if edge.source is None else position[edge.source]

@@ -10,8 +10,8 @@ from ortools.sat.python import cp_model
 from jaxmem.experimental.olla.anchors import anchor_updates
 from jaxmem.experimental.olla.intervals import IntervalLifetimes
 from jaxmem.experimental.olla.lifetimes import BooleanLifetimes
-from jaxmem.experimental.olla.options import Options
 from jaxmem.experimental.olla.problem import Problem, default_order
+from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import ModelSize, OrderSolution
 from jaxmem.experimental.olla.windows import Windows
 from jaxmem.graph import Graph, liveness, lower_bound, validate
@@ -21,7 +21,7 @@ from jaxmem.solver import cpsat
 def solve_order(
   graph: Graph,
   initial_order: Sequence[int] | None = None,
-  options: Options | None = None,
+  options: ProgramOptions | None = None,
 ) -> OrderSolution:
   """Minimises the peak of live bytes over all orders (program 14).
 
@@ -38,7 +38,7 @@ def solve_order(
     ValueError: If the graph is not one for OLLA; see `Problem`.
   """
   start_time = time.perf_counter()
-  options = options or Options()
+  options = options or ProgramOptions()
   Problem(graph=graph)
   best = start_order(graph, initial_order)
   peak_bytes = liveness.peak_bytes(graph, best)
@@ -90,7 +90,7 @@ class OrderModel:
   def __init__(
     self,
     problem: Problem,
-    options: Options,
+    options: ProgramOptions,
     min_peak_bytes: int,
     first_order: Sequence[int],
   ):
@@ -122,7 +122,7 @@ class OrderModel:
   def _new_peak(
     self,
     problem: Problem,
-    options: Options,
+    options: ProgramOptions,
     min_peak_bytes: int,
     first_order: Sequence[int],
   ) -> cp_model.IntVar:
@@ -142,7 +142,10 @@ class OrderModel:
 
 
 def make_lifetimes(
-  model: cp_model.CpModel, problem: Problem, windows: Windows, options: Options
+  model: cp_model.CpModel,
+  problem: Problem,
+  windows: Windows,
+  options: ProgramOptions,
 ) -> BooleanLifetimes | IntervalLifetimes:
   """Adds the variables of an order to a model, in the chosen formulation."""
   kind = (
@@ -163,7 +166,9 @@ def start_order(
   return tuple(initial_order)
 
 
-def cut_bound(graph: Graph, order: Sequence[int], options: Options) -> int:
+def cut_bound(
+  graph: Graph, order: Sequence[int], options: ProgramOptions
+) -> int:
   """Returns the bound of the minimum cuts, in bytes; 0 if it is not wanted."""
   if not options.cut_bound:
     return 0

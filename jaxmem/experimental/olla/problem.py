@@ -9,8 +9,8 @@ import dataclasses
 import functools
 import math
 
-from jaxmem.experimental.olla.reachability import Reachability
 from jaxmem.graph import Graph, liveness, topological_order
+from jaxmem.order import reachability
 
 # CP-SAT wants room in 64 bits for the sums and products that it makes.
 _MAX_UNITS = 1 << 53
@@ -95,7 +95,7 @@ class Problem:
     check_total(self.total_bytes, self.unit_bytes)
 
   def _check_precedes(self, name: str, definer: int, toucher: int):
-    if not self.reachability.reaches(definer, toucher):
+    if not self.ancestors[toucher] >> definer & 1:
       nodes = self.graph.nodes
       raise ValueError(
         f"Buffer {name!r}: its definer {nodes[definer].name!r} must precede"
@@ -109,9 +109,9 @@ class Problem:
     return self.graph.num_nodes
 
   @functools.cached_property
-  def reachability(self) -> Reachability:
-    """Which node precedes which."""
-    return Reachability([node.predecessors for node in self.graph.nodes])
+  def ancestors(self) -> list[int]:
+    """Function 2: for each node those that precede it, bit v for node v."""
+    return reachability.closure(self.graph)[0]
 
   @functools.cached_property
   def edges(self) -> tuple[Edge, ...]:

@@ -3,8 +3,8 @@
 import dataclasses
 import itertools
 
-from jaxmem.experimental.olla.options import Options
 from jaxmem.experimental.olla.problem import Edge, Problem
+from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.graph import liveness
 from jaxmem.order import reachability
 
@@ -24,7 +24,7 @@ class Windows:
   latest: tuple[int, ...]
 
   @classmethod
-  def of(cls, problem: Problem, options: Options) -> "Windows":
+  def of(cls, problem: Problem, options: ProgramOptions) -> "Windows":
     """Computes the windows that the options allow.
 
     Where nodes may share a step, ASAP is the longest chain of predecessors;
@@ -65,7 +65,7 @@ class Windows:
 
 
 def pairs(
-  problem: Problem, windows: Windows, options: Options
+  problem: Problem, windows: Windows, options: ProgramOptions
 ) -> list[tuple[int, int]]:
   """Returns the pairs of edges with bytes that addresses must keep apart.
 
@@ -103,5 +103,5 @@ def may_coexist(problem: Problem, windows: Windows, i: int, j: int) -> bool:
 def _precedes(problem: Problem, first: Edge, second: Edge) -> bool:
   if first.live_at_end or second.source is None:
     return False
-  ancestors = problem.reachability.ancestors(second.source)
+  ancestors = problem.ancestors[second.source]
   return all(ancestors >> v & 1 for v in first.last_touchers)

@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 def _run(trace, **settings):
   result = Caching(**settings).run(trace)
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   return result
 
 

@@ -33,9 +33,9 @@ def test_every_strategy_is_safe_on_random_graphs(allocator):
       outputs=("caller", "allocator")[seed // 2 % 2],
     )
     result = allocator.run(trace)
-    allocators.validate(trace, result)
+    allocators.check_result(trace, result)
     safe = with_sharing_edges(trace, result)
-    allocators.validate(trace, safe, parallel=True)
+    allocators.check_result(trace, safe, parallel=True)
     assert allocator.run(trace) == result
 
 
@@ -56,7 +56,7 @@ def test_what_claims_to_be_safe_in_parallel_is(allocator):
       graph, random_graphs.sample_orders(graph, 1, seed)[0]
     )
     result = allocator.run(trace)
-    allocators.validate(trace, result, parallel=True)
+    allocators.check_result(trace, result, parallel=True)
     assert (allocator.safety == "edges") or not result.added_edges
     num_shared += result.reserved_bytes < trace.total_bytes
   assert num_shared > 10
@@ -238,3 +238,42 @@ def test_the_command_refuses_sizes_it_cannot_read(capsys):
   command = ["memcost", f"{__name__}:make_step", "--limit", "much"]
   assert cli.main(command) == 2
   assert "the size must be a number of bytes" in capsys.readouterr().err
+
+
+def make_loop_step():
+  """A loop whose body, without sharing, needs more than is live at once."""
+
+  def body(x, _):
+    y = jnp.concatenate([x, x])
+    return jnp.sin(y[: x.shape[0]]), None
+
+  def step(x):
+    x, _ = jax.lax.scan(body, jnp.cos(x), length=3)
+    return jnp.sum(jnp.cos(x[:512]))
+
+  return step, (jnp.zeros(1024),)
+
+
+def _costs(capsys, *arguments):
+  command = ["memcost", f"{__name__}:make_loop_step", "--json", *arguments]
+  assert cli.main(command) == 0
+  (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+  return row["total_bytes"], {
+    cost["strategy"]: cost["reserved_bytes"] for cost in row["costs"]
+  }
+
+
+def test_the_command_takes_slices_as_views(capsys):
+  plain_bytes, _ = _costs(capsys)
+  viewed_bytes, _ = _costs(capsys, "--views")
+  # The slice of 512 floats in the step; those in the loop are not looked at.
+  assert plain_bytes - viewed_bytes == 512 * 4
+
+
+def test_the_command_plans_loops_by_each_strategy(capsys):
+  _, plain = _costs(capsys)
+  _, planned = _costs(capsys, "--loops")
+  # Without sharing the body has x, y of twice its size, the slice and the new
+  # x; only x and y are live at once.
+  assert planned[memcost.BASELINE] - plain[memcost.BASELINE] == 2 * 4096
+  assert planned["jaxmem placement"] == plain["jaxmem placement"]

@@ -29,7 +29,7 @@ def _storages(values, shares=(), **settings):
   """Runs the plan; returns which values share, by storage, and the result."""
   trace = allocators.from_graph(_graph(values, shares))
   result = Mxnet(**settings).run(trace)
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   shared = {}
   for (name, _, _), place in zip(values, result.placements, strict=True):
     shared.setdefault(place and place.segment, []).append(name)
@@ -114,7 +114,7 @@ def test_the_two_layer_perceptron():
   ]
   trace = allocators.from_graph(_graph(values, shares))
   result = Mxnet().run(trace)
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   places = {
     name.strip(): place and place.segment
     for (name, _, _), place in zip(values, result.placements, strict=True)
@@ -147,13 +147,13 @@ def test_serial_sharing_forbids_parallel_branches():
   assert storages == ["168", "24", "357"]
   trace = allocators.from_graph(_graph(BRANCHES))
   with pytest.raises(ValidationError, match="share bytes"):
-    allocators.validate(trace, result, parallel=True)
+    allocators.check_result(trace, result, parallel=True)
 
 
 def test_added_edges_make_it_safe():
   trace = allocators.from_graph(_graph(BRANCHES))
   result = Mxnet(safety="edges").run(trace)
-  allocators.validate(trace, result, parallel=True)
+  allocators.check_result(trace, result, parallel=True)
   assert result.added_edges
   # Each of them is needed: nothing else orders the two.
   for edge in result.added_edges:
@@ -162,7 +162,7 @@ def test_added_edges_make_it_safe():
       continue
     broken = dataclasses.replace(result, added_edges=others)
     with pytest.raises(ValidationError, match="share bytes"):
-      allocators.validate(trace, broken, parallel=True)
+      allocators.check_result(trace, broken, parallel=True)
 
 
 def _implied(trace, edges, edge):
@@ -179,7 +179,7 @@ def _implied(trace, edges, edge):
 def test_branches_that_may_run_in_parallel_share_nothing(safety):
   storages, result = _storages(BRANCHES, safety=safety)
   trace = allocators.from_graph(_graph(BRANCHES))
-  allocators.validate(trace, result, parallel=True)
+  allocators.check_result(trace, result, parallel=True)
   assert not result.added_edges
   for storage in storages:
     assert not (set("234") & set(storage) and set("567") & set(storage))
@@ -217,7 +217,7 @@ def test_coloring_gives_large_values_their_color_first():
   values = [("A", 8, ""), ("B", 1, "A"), ("C", 2, "B"), ("D", 8, "C")]
   trace = allocators.from_graph(_graph(values))
   colored = MxnetColoring().run(trace)
-  allocators.validate(trace, colored)
+  allocators.check_result(trace, colored)
   assert colored.reserved_bytes == 8 + 2 + 1
   assert colored.placements[0] == colored.placements[3]
   simulated = Mxnet(match_range=None).run(trace)

@@ -12,7 +12,7 @@ from jaxmem.experimental.allocators.nnc import Nnc
 def _run(values, **settings):
   trace = allocators.from_graph(random_graphs.dataflow(values))
   result = Nnc(**settings).run(trace)
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   places = [-1 if p is None else p.offset_bytes for p in result.placements]
   return places, result.reserved_bytes
 
@@ -75,7 +75,7 @@ def test_unordered_tensors_interfere():
   values += [("t", 4, "mr")]
   trace = allocators.from_graph(random_graphs.dataflow(values))
   result = Nnc(safety="ancestors").run(trace)
-  allocators.validate(trace, result, parallel=True)
+  allocators.check_result(trace, result, parallel=True)
   offsets = [-1 if p is None else p.offset_bytes for p in result.placements]
   for left, right in itertools.product((1, 2), (3,)):
     assert offsets[left] != offsets[right]
@@ -90,7 +90,7 @@ def test_stays_between_the_live_bytes_and_their_sum():
     )
     for size, is_open in itertools.product((1, 2, 3), (False, True)):
       result = Nnc(max_tuple=size, open_edges=is_open).run(trace)
-      allocators.validate(trace, result)
+      allocators.check_result(trace, result)
       assert trace.live_peak_bytes <= result.reserved_bytes
       assert result.reserved_bytes <= trace.total_bytes
       assert Nnc(max_tuple=size, open_edges=is_open).run(trace) == result

@@ -15,7 +15,7 @@ _GIB = 1 << 30
 
 def _run(allocator, trace):
   result = allocator.run(trace)
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   return result
 
 

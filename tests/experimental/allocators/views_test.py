@@ -1,4 +1,4 @@
-"""Views of a part of a value, and loops as sub-graphs."""
+"""Views of a part of a value."""
 
 import jax
 import jax.numpy as jnp
@@ -84,12 +84,9 @@ def test_views_save_their_bytes_and_keep_the_whole_alive():
   # x is live until z has run, since its part is read there.
   assert trace.live_peak_bytes == 8 + 4 + 1
   result = allocators.Nnc().run(trace)
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   assert result.placements[1] is None
-  base = result.placements[0]
-  assert base is not None
-  place = views.view_places(result, {1: View(0, 5)})[1]
-  assert place == (base.segment, base.offset_bytes + 5)
+  assert result.placements[0] is not None
 
 
 def test_nothing_is_written_over_what_is_read_in_part():
@@ -121,46 +118,3 @@ def test_rejects_what_is_no_view(given):
   graph = random_graphs.dataflow(values)
   with pytest.raises(ValueError, match="must be made from and lie within"):
     views.with_views(graph, given)
-
-
-def test_a_loop_takes_what_its_body_is_given():
-  def body(x, _):
-    y = jnp.concatenate([x, x])
-    z = jnp.concatenate([y, y])
-    return jnp.sin(z[: x.shape[0]]), None
-
-  program = _program(
-    lambda x: jax.lax.scan(body, x, length=3)[0].sum(), (1024,)
-  )
-  (loop,) = (
-    n for n, callees in enumerate(program.callees) if len(callees) == 1
-  )
-  exact = allocators.Static(method="jaxmem")
-  before = program.graph.nodes[loop].extra_bytes
-  assert views.recursive(program, exact).nodes[loop].extra_bytes == before
-  # Without any sharing, the body needs all its values at once: x, y, z, the
-  # slice and the new x, instead of y and z.
-  none = allocators.Mxnet(in_place=False, sharing=False)
-  extra_bytes = views.recursive(program, none).nodes[loop].extra_bytes
-  assert extra_bytes - before == 4096 * ((1 + 2 + 4 + 1 + 1) - (2 + 4))
-
-
-def test_loops_within_loops_add_up():
-  def inner(x, _):
-    return jnp.sin(jnp.concatenate([x, x])[1:1025]), None
-
-  def outer(x, _):
-    return jax.lax.scan(inner, x, length=2)[0], None
-
-  flat = _program(lambda x: jax.lax.scan(inner, x, length=2)[0], (1024,))
-  nested = _program(lambda x: jax.lax.scan(outer, x, length=2)[0], (1024,))
-  none = allocators.Mxnet(in_place=False, sharing=False)
-
-  def excess_bytes(program):
-    graph = views.recursive(program, none)
-    return sum(n.extra_bytes for n in graph.nodes) - sum(
-      n.extra_bytes for n in program.graph.nodes
-    )
-
-  assert excess_bytes(flat) > 0
-  assert excess_bytes(nested) >= excess_bytes(flat)

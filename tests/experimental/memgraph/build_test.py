@@ -8,7 +8,7 @@ import memgraph_graphs as graphs
 from absl.testing import absltest, parameterized
 
 from jaxmem.experimental import memgraph
-from jaxmem.experimental.memgraph import reachability
+from jaxmem.experimental.memgraph import chunked_closure
 
 _NUM_GRAPHS = 10_000
 
@@ -193,14 +193,14 @@ class PropertyTest(absltest.TestCase):
       for v in range(200)
     ]
     ancestors = _reaches(edges)
-    whole = reachability.needed_edges(edges, [()] * 200)
-    original = reachability._CHUNK
-    self.addCleanup(setattr, reachability, "_CHUNK", original)
-    reachability._CHUNK = 7
-    self.assertEqual(reachability.needed_edges(edges, [()] * 200), whole)
+    whole = chunked_closure.needed_edges(edges, [()] * 200)
+    original = chunked_closure._CHUNK
+    self.addCleanup(setattr, chunked_closure, "_CHUNK", original)
+    chunked_closure._CHUNK = 7
+    self.assertEqual(chunked_closure.needed_edges(edges, [()] * 200), whole)
     pairs = [(rng.randrange(200), rng.randrange(200)) for _ in range(500)]
     missing = [(a, b) for a, b in pairs if a != b and a not in ancestors[b]]
-    found = reachability.unconnected(edges, pairs)
+    found = chunked_closure.unconnected(edges, pairs)
     self.assertCountEqual(found, missing)
 
 

@@ -4,7 +4,7 @@ import random_graphs
 from absl.testing import absltest, parameterized
 
 from jaxmem.experimental.olla import (
-  Options,
+  ProgramOptions,
   address_problem,
   solve,
   solve_addresses,
@@ -100,14 +100,14 @@ class SolveAddressesTest(parameterized.TestCase):
     problem = _problem((first, 0, 10), (middle, 9, 13), (last, 12, 15))
     self.assertEqual(_brute_force_height(problem), height)
     for toggles in _VARIANTS:
-      result = solve_addresses(problem, Options(**toggles))
+      result = solve_addresses(problem, ProgramOptions(**toggles))
       self.assertEqual(result.value_bytes, height)
       self.assertEqual(result.lower_bound_bytes, height)
       _check(problem, result.offsets_bytes, height)
 
   @parameterized.parameters(*_VARIANTS)
   def test_equals_brute_force(self, **toggles):
-    options = Options(**toggles)
+    options = ProgramOptions(**toggles)
     for seed, graph in _small_graphs(20):
       order = next(iter(random_graphs.all_orders(graph)))
       problem = address_problem(graph, order)
@@ -128,7 +128,7 @@ class SolveAddressesTest(parameterized.TestCase):
     # `fixed` takes 2 to 6, so `other` lies above, and `aligned` at 8 or 16: one
     # of 6 to 12 and 8 to 12 has to give way.
     for warm_start in (False, True):
-      options = Options(formulation=formulation, warm_start=warm_start)
+      options = ProgramOptions(formulation=formulation, warm_start=warm_start)
       result = solve_addresses(problem, options)
       self.assertEqual((result.value_bytes, result.status), (18, "optimal"))
       _check(problem, result.offsets_bytes, 18)
@@ -154,7 +154,7 @@ class SolveAddressesTest(parameterized.TestCase):
 
   @parameterized.parameters("boolean", "interval")
   def test_a_pyramid_is_valid_and_never_claims_too_much(self, formulation):
-    options = Options(formulation=formulation, preplace_pyramid=True)
+    options = ProgramOptions(formulation=formulation, preplace_pyramid=True)
     for seed, graph in _small_graphs(20):
       order = next(iter(random_graphs.all_orders(graph)))
       problem = address_problem(graph, order)
@@ -178,7 +178,7 @@ class SolveAddressesTest(parameterized.TestCase):
       (3, 3, 5),
       (2, 4, 5),
     )
-    result = solve_addresses(problem, Options(**toggles))
+    result = solve_addresses(problem, ProgramOptions(**toggles))
     self.assertEqual((result.value_bytes, result.status), (8, "optimal"))
     _check(problem, result.offsets_bytes, 8)
 
@@ -186,7 +186,7 @@ class SolveAddressesTest(parameterized.TestCase):
 class SolveJointTest(parameterized.TestCase):
   @parameterized.parameters(*_VARIANTS)
   def test_equals_brute_force(self, **toggles):
-    options = Options(**toggles)
+    options = ProgramOptions(**toggles)
     for seed, graph in _small_graphs(20):
       heights = {}
       for order in random_graphs.all_orders(graph):
@@ -205,7 +205,7 @@ class SolveJointTest(parameterized.TestCase):
   def test_split_and_joint_agree_on_a_train_step(self, formulation):
     graph = random_graphs.train_step(2)
     for split in (False, True):
-      options = Options(formulation=formulation, split=split)
+      options = ProgramOptions(formulation=formulation, split=split)
       result = solve(graph, None, options)
       self.assertEqual(result.status, "optimal")
       peak_bytes = liveness.peak_bytes(graph, result.order)
@@ -230,7 +230,7 @@ class SolveJointTest(parameterized.TestCase):
     ]
     graph = random_graphs.build([(), (0,), (0,), (1,), (2, 3)], buffers)
     for split, height, status in ((True, 9, "feasible"), (False, 8, "optimal")):
-      options = Options(formulation=formulation, split=split)
+      options = ProgramOptions(formulation=formulation, split=split)
       result = solve(graph, None, options)
       self.assertEqual((result.value_bytes, result.status), (height, status))
       problem = address_problem(graph, result.order)
@@ -241,7 +241,7 @@ class SolveJointTest(parameterized.TestCase):
     graph = random_graphs.train_step(2)
     best = solve_joint(graph).value_bytes
     for split in (False, True):
-      options = Options(
+      options = ProgramOptions(
         formulation=formulation,
         split=split,
         anchor_updates=True,
@@ -257,7 +257,7 @@ class SolveJointTest(parameterized.TestCase):
   def test_a_limit_is_a_status(self, split):
     graph = random_graphs.train_step(3, num_branches=2)
     for formulation in ("boolean", "interval"):
-      options = Options(
+      options = ProgramOptions(
         formulation=formulation, split=split, max_deterministic_time=1e-6
       )
       result = solve(graph, None, options)

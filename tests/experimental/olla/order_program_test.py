@@ -5,7 +5,7 @@ import random_graphs
 from absl.testing import absltest, parameterized
 
 from jaxmem.experimental.olla import (
-  Options,
+  ProgramOptions,
   anchor_updates,
   solve_order,
   without_shares,
@@ -31,7 +31,7 @@ _VARIANTS = tuple(
 class SolveOrderTest(parameterized.TestCase):
   @parameterized.parameters(*_VARIANTS)
   def test_equals_brute_force(self, **toggles):
-    options = Options(**toggles)
+    options = ProgramOptions(**toggles)
     for seed in range(50):
       graph = without_shares(random_graphs.random_graph(seed, 1 + seed % 6))
       peaks = cross_check_graphs.peaks_by_order(graph)
@@ -47,13 +47,13 @@ class SolveOrderTest(parameterized.TestCase):
     self.assertEqual((min(peaks.values()), max(peaks.values())), (least, most))
     worst = max(peaks, key=lambda order: peaks[order])
     for toggles in _VARIANTS:
-      result = solve_order(graph, worst, Options(**toggles))
+      result = solve_order(graph, worst, ProgramOptions(**toggles))
       self.assertEqual(result.value_bytes, least)
       self.assertEqual(result.lower_bound_bytes, least)
 
   @parameterized.parameters("boolean", "interval")
   def test_anchors_are_never_worse_and_never_claim_too_much(self, formulation):
-    options = Options(formulation=formulation, anchor_updates=True)
+    options = ProgramOptions(formulation=formulation, anchor_updates=True)
     exact = dataclasses.replace(options, anchor_updates=False)
     for num_layers in (1, 2, 3):
       graph = random_graphs.train_step(num_layers)
@@ -75,7 +75,7 @@ class SolveOrderTest(parameterized.TestCase):
     ]
     self.assertLess(min(peaks), min(anchored))
     # The graph's own order runs the update last, and is not given up.
-    options = Options(anchor_updates=True, cut_bound=False)
+    options = ProgramOptions(anchor_updates=True, cut_bound=False)
     result = solve_order(graph, None, options)
     self.assertEqual(result.value_bytes, min(peaks))
     self.assertEqual(result.status, "feasible")
@@ -83,7 +83,9 @@ class SolveOrderTest(parameterized.TestCase):
   @parameterized.parameters("boolean", "interval")
   def test_a_limit_is_a_status(self, formulation):
     graph = random_graphs.train_step(6, num_branches=2)
-    options = Options(formulation=formulation, max_deterministic_time=1e-6)
+    options = ProgramOptions(
+      formulation=formulation, max_deterministic_time=1e-6
+    )
     result = solve_order(graph, None, options)
     validate.check_peak(graph, result.order, result.value_bytes)
     self.assertEqual(result.status, "feasible")
@@ -92,14 +94,16 @@ class SolveOrderTest(parameterized.TestCase):
   @parameterized.parameters("boolean", "interval")
   def test_is_deterministic(self, formulation):
     graph = random_graphs.train_step(2, num_branches=2)
-    options = Options(formulation=formulation, max_deterministic_time=0.05)
+    options = ProgramOptions(
+      formulation=formulation, max_deterministic_time=0.05
+    )
     results = [solve_order(graph, None, options) for _ in range(2)]
     self.assertEqual(*results)
 
   def test_windows_make_the_model_smaller(self):
     graph = random_graphs.train_step(2)
-    full = Options(formulation="boolean", bound_lifetimes=False)
-    bounded = Options(formulation="boolean")
+    full = ProgramOptions(formulation="boolean", bound_lifetimes=False)
+    bounded = ProgramOptions(formulation="boolean")
     sizes = [solve_order(graph, None, o).size for o in (bounded, full)]
     self.assertLess(2 * sizes[0].num_variables, sizes[1].num_variables)
     self.assertLess(2 * sizes[0].num_constraints, sizes[1].num_constraints)
@@ -109,9 +113,9 @@ class SolveOrderTest(parameterized.TestCase):
     with self.assertRaisesRegex(validate.ValidationError, "before its"):
       solve_order(graph, (1, 0))
     with self.assertRaisesRegex(ValueError, "formulation must be one of"):
-      Options(formulation="ilp")  # pyright: ignore[reportArgumentType]
+      ProgramOptions(formulation="ilp")  # pyright: ignore[reportArgumentType]
     with self.assertRaisesRegex(ValueError, "must be positive"):
-      Options(max_deterministic_time=0)
+      ProgramOptions(max_deterministic_time=0)
 
   @parameterized.parameters("boolean", "interval")
   def test_sizes_near_the_limit_are_added_up_exactly(self, formulation):
@@ -127,7 +131,7 @@ class SolveOrderTest(parameterized.TestCase):
     graph = random_graphs.dataflow(rows)
     peaks = cross_check_graphs.peaks_by_order(graph)
     worst = max(peaks, key=lambda order: peaks[order])
-    options = Options(formulation=formulation, cut_bound=False)
+    options = ProgramOptions(formulation=formulation, cut_bound=False)
     result = solve_order(graph, worst, options)
     self.assertEqual(result.value_bytes, min(peaks.values()))
     self.assertEqual(result.lower_bound_bytes, result.value_bytes)

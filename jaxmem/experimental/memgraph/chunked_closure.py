@@ -1,4 +1,8 @@
-"""Who comes before whom, for graphs of any size, and edges without effect."""
+"""Who comes before whom in graphs of any size, and edges without effect.
+
+`jaxmem.order.reachability.closure` holds all pairs at once; here some thousand
+ancestors of all vertices are held at a time, whatever the size of the graph.
+"""
 
 from collections.abc import Iterator, Sequence
 

@@ -7,7 +7,7 @@ Formulation = Literal["boolean", "interval"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ProgramOptions:
   """How the programs are written and solved.
 
   The defaults are exact: none of them changes an optimum. Those marked as

@@ -13,7 +13,9 @@ from jaxmem.experimental.allocators.trace import Placement, Result, Trace
 from jaxmem.graph import ValidationError, topological_order
 
 
-def validate(trace: Trace, result: Result, *, parallel: bool = False) -> None:
+def check_result(
+  trace: Trace, result: Result, *, parallel: bool = False
+) -> None:
   """Checks that no buffer is overwritten while somebody needs it.
 
   Two buffers may have bytes in common if one is done with before the other

@@ -15,7 +15,7 @@ from jaxmem.graph.validate import ValidationError
 
 def _is_valid(trace, result, **kwargs):
   try:
-    allocators.validate(trace, result, **kwargs)
+    allocators.check_result(trace, result, **kwargs)
   except ValidationError:
     return False
   return True
@@ -120,15 +120,15 @@ def test_edges_are_obeyed_and_checked_for_cycles():
   graph = random_graphs.dataflow([("a", 4, ""), ("b", 4, "")])
   trace = allocators.from_graph(graph)
   result = allocators.arena_result(trace, "same place", {0: 0, 1: 0})
-  allocators.validate(trace, result)
+  allocators.check_result(trace, result)
   with pytest.raises(ValidationError, match="'a' and 'b' share bytes"):
-    allocators.validate(trace, result, parallel=True)
+    allocators.check_result(trace, result, parallel=True)
   safe = with_sharing_edges(trace, result)
   assert safe.added_edges == ((0, 1),)
-  allocators.validate(trace, safe, parallel=True)
+  allocators.check_result(trace, safe, parallel=True)
   cyclic = dataclasses.replace(result, added_edges=((0, 1), (1, 0)))
   with pytest.raises(ValidationError, match="cycle"):
-    allocators.validate(trace, cyclic, parallel=True)
+    allocators.check_result(trace, cyclic, parallel=True)
 
 
 def _chain():
@@ -219,8 +219,8 @@ MUTATIONS = {
 
 def test_a_good_result_passes():
   trace, result = _good()
-  allocators.validate(trace, result)
-  allocators.validate(trace, result, parallel=True)
+  allocators.check_result(trace, result)
+  allocators.check_result(trace, result, parallel=True)
   assert result.reserved_bytes == allocators.occupied_bytes(trace, result) == 12
 
 
@@ -229,7 +229,7 @@ def test_names_each_fault(name):
   trace, result = _good()
   mutate, message = MUTATIONS[name]
   with pytest.raises(ValidationError, match=message):
-    allocators.validate(trace, mutate(result))
+    allocators.check_result(trace, mutate(result))
 
 
 def test_reserved_bytes_are_the_most_held_at_once():

@@ -69,7 +69,7 @@ class _Piece:
     return _Piece(begin, end, None, self.waits, self.last_use)
 
 
-class Arena:
+class DeviceMemory:
   """The memory of a device, as pieces in ascending order.
 
   Args:
