@@ -16,7 +16,7 @@ from jaxmem.experimental.loops.measure import LoopCopies, LoopCopy, measure
 from jaxmem.experimental.loops.remove import LoopPlan, remove_copies
 from jaxmem.experimental.loops.rewrite import (
   LoopChange,
-  Options,
+  RewriteOptions,
   rewrite,
   without_copies,
 )
@@ -27,8 +27,8 @@ __all__ = [
   "LoopCopies",
   "LoopCopy",
   "LoopPlan",
-  "Options",
   "Prediction",
+  "RewriteOptions",
   "analyze",
   "choose_rounds",
   "measure",

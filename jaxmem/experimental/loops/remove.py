@@ -12,7 +12,7 @@ from jaxmem import targets, units
 from jaxmem.experimental.loops.measure import LoopCopies, measure
 from jaxmem.experimental.loops.rewrite import (
   LoopChange,
-  Options,
+  RewriteOptions,
   rewrite,
   without_copies,
 )
@@ -71,7 +71,7 @@ def remove_copies(
   *args: Any,
   jit_kwargs: Mapping[str, Any] | None = None,
   target: targets.Target | str | None = None,
-  options: Options | None = None,
+  options: RewriteOptions | None = None,
   max_temp_growth: float = 0.01,
   unknown_rounds: int = 1000,
 ) -> LoopPlan:
@@ -93,7 +93,7 @@ def remove_copies(
     The rewritten function if XLA copies fewer bytes in its loops, and reads and
     writes no more in all; else the one that was given.
   """
-  options = options or Options()
+  options = options or RewriteOptions()
   jit_kwargs = dict(jit_kwargs or {})
   device = targets.get(target)
 

@@ -37,7 +37,7 @@ from jaxmem.jaxpr import flatten, internals
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RewriteOptions:
   """How far to go.
 
   Attributes:
@@ -85,7 +85,7 @@ class LoopChange:
 
 
 def without_copies(
-  fun: Callable[..., Any], options: Options | None = None
+  fun: Callable[..., Any], options: RewriteOptions | None = None
 ) -> Callable[..., Any]:
   """Returns an equal function whose loops do not copy what they carry.
 
@@ -111,7 +111,7 @@ def without_copies(
 
 
 def rewrite(
-  jaxpr: core.Jaxpr, options: Options | None = None
+  jaxpr: core.Jaxpr, options: RewriteOptions | None = None
 ) -> tuple[core.Jaxpr, tuple[LoopChange, ...]]:
   """Writes the loops of a jaxpr anew.
 
@@ -120,12 +120,12 @@ def rewrite(
     its loops, inner ones first.
   """
   changes: list[LoopChange] = []
-  rewriter = _Rewriter(options or Options(), changes)
+  rewriter = _Rewriter(options or RewriteOptions(), changes)
   return rewriter.jaxpr(jaxpr, ""), tuple(changes)
 
 
 class _Rewriter:
-  def __init__(self, options: Options, changes: list[LoopChange]):
+  def __init__(self, options: RewriteOptions, changes: list[LoopChange]):
     self._options = options
     self._changes = changes
 

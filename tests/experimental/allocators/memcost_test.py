@@ -276,4 +276,6 @@ def test_the_command_plans_loops_by_each_strategy(capsys):
   # Without sharing the body has x, y of twice its size, the slice and the new
   # x; only x and y are live at once.
   assert planned[memcost.BASELINE] - plain[memcost.BASELINE] == 2 * 4096
-  assert planned["jaxmem placement"] == plain["jaxmem placement"]
+  assert (
+    planned["jaxmem placement, in-place"] == plain["jaxmem placement, in-place"]
+  )

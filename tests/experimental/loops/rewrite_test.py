@@ -1,58 +1,37 @@
-"""Loops written anew: the same bits, and fewer copies in what XLA compiled."""
+"""Loops written anew: the same bits, and fewer copies in what XLA compiled.
 
-import itertools
+while_loops_test has the loops that count and those that check.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend import core
+from loop_steps import (
+  ARGS,
+  OPTIONS,
+  SIZE,
+  N,
+  bits,
+  laplacian,
+  scan,
+  wave,
+  wave_until,
+)
 
 import jaxmem
 from jaxmem import targets
 from jaxmem.experimental import loops
-from jaxmem.experimental.loops import while_loops
-from jaxmem.experimental.loops.carries import while_carries
-
-N = 64
-SIZE = 4 * N * N
-OPTIONS = loops.Options(min_bytes=SIZE)
 
 
-def _normal(seed, *shape):
-  return jnp.asarray(
-    np.random.default_rng(seed).standard_normal(shape), jnp.float32
-  )
-
-
-ARGS = (_normal(0, N, N), _normal(1, N, N))
-
-
-def _laplacian(u):
-  rows = jnp.roll(u, 1, 0) + jnp.roll(u, -1, 0)
-  return rows + jnp.roll(u, 1, 1) + jnp.roll(u, -1, 1) - 4 * u
-
-
-def _scan(body, length=12, num_extra=0):
-  def function(a, b):
-    carry = (a, b, a + b, a - b)[: 2 + num_extra]
-    return jax.lax.scan(lambda c, _: (body(*c), None), carry, length=length)[0]
-
-  return function
-
-
-def _wave(u, v):
-  return v, 2 * v - u + 0.1 * _laplacian(v)
-
-
-def _heavy_ball(x, old):
+def heavy_ball(x, old):
   return x - 0.01 * (x @ x.T) @ x / N + 0.9 * (x - old), x
 
 
 def _nested(a, b):
   def outer(carry, _):
-    u, v = jax.lax.scan(lambda c, _: (_wave(*c), None), carry, length=4)[0]
-    return (v, u + 0.1 * _laplacian(v)), None
+    u, v = jax.lax.scan(lambda c, _: (wave(*c), None), carry, length=4)[0]
+    return (v, u + 0.1 * laplacian(v)), None
 
   return jax.lax.scan(outer, (a, b), length=6)[0]
 
@@ -64,29 +43,15 @@ def _until_converged(a, b):
 
   def body(carry):
     x, b, count = carry
-    return b + 0.2 * _laplacian(x), b, count + 1
+    return b + 0.2 * laplacian(x), b, count + 1
 
   return jax.lax.while_loop(cond, body, (a, b, 0))[0]
-
-
-def _wave_until(a, b):
-  def cond(carry):
-    return (carry[2] < 9) & (jnp.sum(jnp.abs(carry[0])) < 1e30)
-
-  def body(carry):
-    return *_wave(*carry[:2]), carry[2] + 1
-
-  return jax.lax.while_loop(cond, body, (a, b, 0))
-
-
-def _fori(a, b, num_rounds=11):
-  return jax.lax.fori_loop(0, num_rounds, lambda _, c: _wave(*c), (a, b))
 
 
 def _with_inputs(a, b):
   def body(carry, x):
     u, v = carry
-    u, v = v, 2 * v - u + x * _laplacian(v)
+    u, v = v, 2 * v - u + x * laplacian(v)
     return (u, v), u.sum()
 
   scales = jnp.linspace(0, 0.1, 13)
@@ -95,46 +60,46 @@ def _with_inputs(a, b):
 
 # Function -> the copies in its loops, before and after, and the rounds chosen.
 CASES = {
-  "swap": (_scan(lambda a, b: (b, a * 0.5 + b)), 3, 0, 2),
-  "wave": (_scan(_wave), 3, 0, 2),
-  "odd length": (_scan(_wave, 13), 3, 0, 2),
-  "jacobi": (_scan(lambda x, b: (b + 0.2 * _laplacian(x), b)), 1, 0, 2),
-  "heavy ball": (_scan(_heavy_ball), 3, 0, 2),
+  "swap": (scan(lambda a, b: (b, a * 0.5 + b)), 3, 0, 2),
+  "wave": (scan(wave), 3, 0, 2),
+  "odd length": (scan(wave, 13), 3, 0, 2),
+  "jacobi": (scan(lambda x, b: (b + 0.2 * laplacian(x), b)), 1, 0, 2),
+  "heavy ball": (scan(heavy_ball), 3, 0, 2),
   "three terms": (
-    _scan(lambda a, b, c: (b, c, jnp.sin(a) + b), num_extra=1),
+    scan(lambda a, b, c: (b, c, jnp.sin(a) + b), num_extra=1),
     6,
     0,
     3,
   ),
   "order": (
-    _scan(lambda a, b: (jnp.sin(a), b + jnp.tanh(_laplacian(a)))),
+    scan(lambda a, b: (jnp.sin(a), b + jnp.tanh(laplacian(a)))),
     1,
     0,
     1,
   ),
   "nested": (_nested, 6, 0, 2),
   "until converged": (_until_converged, 1, 0, 2),
-  "wave until": (_wave_until, 3, 0, 2),
+  "wave until": (wave_until, 3, 0, 2),
   "scanned": (_with_inputs, 3, 0, 2),
 }
 
 
 def _while_in_scan(a, b):
   def outer(carry, _):
-    u, v = jax.lax.fori_loop(0, 4, lambda _, c: _wave(*c), carry)
-    return (v, u + 0.1 * _laplacian(v)), None
+    u, v = jax.lax.fori_loop(0, 4, lambda _, c: wave(*c), carry)
+    return (v, u + 0.1 * laplacian(v)), None
 
   return jax.lax.scan(outer, (a, b), length=6)[0]
 
 
 def _scan_in_while(a, b):
   def inner(carry):
-    return jax.lax.scan(lambda c, _: (_wave(*c), None), carry, length=4)[0]
+    return jax.lax.scan(lambda c, _: (wave(*c), None), carry, length=4)[0]
 
   def body(state):
     count, u, v = state
     u, v = inner((u, v))
-    return count + 1, v, u + 0.1 * _laplacian(v)
+    return count + 1, v, u + 0.1 * laplacian(v)
 
   return jax.lax.while_loop(lambda s: s[0] < 6, body, (jnp.int32(0), a, b))[1:]
 
@@ -147,11 +112,6 @@ def _three_deep(a, b):
   return jax.lax.scan(outer, (a, b), length=4)[0]
 
 
-def _bits(function, *args):
-  results = jax.tree.leaves(jax.jit(function)(*args))
-  return [np.asarray(r).tobytes() for r in results]
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_removes_the_copies_and_keeps_the_bits(name):
   function, before, after, rounds = CASES[name]
@@ -162,7 +122,7 @@ def test_removes_the_copies_and_keeps_the_bits(name):
   assert {change.rounds for change in plan.changes} == {rounds}
   assert plan.after.moved_bytes < plan.before.moved_bytes
   assert plan.after.temp_bytes <= plan.before.temp_bytes * 1.01
-  assert _bits(plan.function, *ARGS) == _bits(function, *ARGS)
+  assert bits(plan.function, *ARGS) == bits(function, *ARGS)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +139,7 @@ def test_removes_the_copies_of_loops_in_loops(function, depth):
   assert not rest
   assert [change.rounds for change in plan.changes] == [2] * depth
   assert plan.after.moved_bytes < plan.before.moved_bytes
-  assert _bits(plan.function, *ARGS) == _bits(function, *ARGS)
+  assert bits(plan.function, *ARGS) == bits(function, *ARGS)
 
 
 @pytest.mark.skipif(
@@ -215,7 +175,7 @@ def test_counts_bytes_as_often_as_a_loop_runs():
 
 
 def test_keeps_what_copies_nothing():
-  function = _scan(lambda a, b: (jnp.tanh(a @ b), b))
+  function = scan(lambda a, b: (jnp.tanh(a @ b), b))
   plan = loops.remove_copies(function, *ARGS, options=OPTIONS)
   assert not plan.is_changed
   assert plan.function is function
@@ -232,142 +192,12 @@ def test_keeps_what_would_need_more_memory():
   assert plan.function is function
 
 
-@pytest.mark.parametrize("num_rounds", [*range(8), 1000003])
-def test_a_counted_loop_runs_every_round_once(num_rounds):
-  """Also where the last body would run too many, and at the type's limits."""
-
-  def function(start, bound, x):
-    def body(carry):
-      index, x, y = carry
-      return index + 3, y, x * 31 + index
-
-    return jax.lax.while_loop(
-      lambda carry: carry[0] < bound, body, (start, x, x + 1)
-    )
-
-  small = loops.Options(min_bytes=1)
-  rewritten = loops.without_copies(function, small)
-  jaxpr = jax.make_jaxpr(function)(*map(jnp.int32, (0, 1, 5)))
-  (change,) = loops.rewrite(jaxpr, small)[1]
-  assert change.rounds == 2
-  limits = jnp.iinfo(jnp.int32)
-  starts = (0, -7, limits.min, limits.max - 3 * 8)
-  for start, late in itertools.product(starts, (0, 1, 2)):
-    if num_rounds > 8 and start > 0:
-      continue
-    bound = start + max(3 * num_rounds - late, 0)
-    args = [*map(jnp.int32, (start, bound, 5))]
-    assert _bits(rewritten, *args) == _bits(function, *args), (start, bound)
-  # No round at all, although the difference of the two wraps around.
-  args = [*map(jnp.int32, (limits.max, limits.min, 5))]
-  assert _bits(rewritten, *args) == _bits(function, *args)
-
-
-def _while(cond, body, *carry):
-  jaxpr = jax.make_jaxpr(lambda c: jax.lax.while_loop(cond, body, c))(carry)
-  (eqn,) = jaxpr.eqns
-  return while_loops.find_counter(eqn, while_carries(eqn))
-
-
-def test_finds_what_a_loop_counts():
-  x = jnp.zeros(3)
-  counter = _while(lambda c: c[1] < 7, lambda c: (c[0] * 2, c[1] + 2), x, 0)
-  assert counter is not None
-  assert (counter.carry, counter.step) == (1, 2)
-  assert isinstance(counter.bound, core.Literal)
-  counter = _while(lambda c: c[0] < c[1], lambda c: (1 + c[0], c[1]), 0, 9)
-  assert counter is not None
-  assert (counter.carry, counter.step, counter.bound) == (0, 1, 1)
-
-
-NO_COUNTERS = {
-  "down": (lambda c: c[0] < 7, lambda c: (c[0] - 1, c[1])),
-  "not always": (lambda c: c[0] < 7, lambda c: (c[0] + c[1], c[1])),
-  "moving bound": (lambda c: c[0] < c[1], lambda c: (c[0] + 2, c[1] + 1)),
-  "other test": (lambda c: c[0] != 7, lambda c: (c[0] + 1, c[1])),
-  "two tests": (lambda c: (c[0] < 7) & (c[1] < 5), lambda c: (c[0] + 1, c[1])),
-  "bound first": (lambda c: jax.lax.lt(7, c[0]), lambda c: (c[0] + 1, c[1])),
-}
-
-
-@pytest.mark.parametrize("name", NO_COUNTERS)
-def test_takes_nothing_else_for_a_counter(name):
-  assert _while(*NO_COUNTERS[name], 0, 1) is None
-
-
-def test_does_not_count_in_floats():
-  found = _while(lambda c: c[0] < 7.0, lambda c: (c[0] + 1.0, c[1]), 0.0, 1)
-  assert found is None
-
-
-# Bodies of carries that move: (rounds, body).
-MOVING = {
-  "two": (2, lambda a, b, c: (b, a * 3 + c, c + 1)),
-  "three": (3, lambda a, b, c, d: (b, d, a - b, c * 2 + a)),
-  "other type": (2, lambda a, b, c: (b, b * 2, c + a.astype(jnp.int32))),
-  "twice": (2, lambda a, b, c: (b, b, a * 5 + c)),
-}
-
-
-@pytest.mark.parametrize("name", MOVING)
-@pytest.mark.parametrize("bound", range(7))
-def test_a_loop_that_checks_runs_no_round_too_many(name, bound):
-  """Rounds that are skipped leave no trace, wherever the loop ends."""
-  rounds, body = MOVING[name]
-  num_carry = body.__code__.co_argcount
-
-  def function(x):
-    def cond(carry):
-      return (carry[0] < 10**6) & (carry[-1] != bound)
-
-    return jax.lax.while_loop(
-      cond,
-      lambda carry: (*body(*carry[:-1]), carry[-1] + 1),
-      (*(x * k + k for k in range(num_carry)), 0),
-    )
-
-  options = loops.Options(min_bytes=1)
-  x = jnp.int32(2)
-  jaxpr = jax.make_jaxpr(function)(x)
-  (eqn,) = (e for e in jaxpr.eqns if e.primitive.name == "while")
-  for num_rounds in (rounds, 4):
-    call = while_loops.in_rounds(eqn, while_carries(eqn), num_rounds, None)
-    rewritten = core.jaxpr_as_fun(
-      jaxpr.replace(eqns=[call if e is eqn else e for e in jaxpr.eqns])
-    )
-    assert _bits(rewritten, x) == _bits(function, x)
-  assert _bits(loops.without_copies(function, options), x) == _bits(function, x)
-
-
-def test_rounds_with_branches_can_be_forbidden():
-  jaxpr = jax.make_jaxpr(_wave_until)(*ARGS)
-  for is_allowed, rounds in ((True, 2), (False, 1)):
-    options = loops.Options(min_bytes=1, conditional_rounds=is_allowed)
-    (change,) = loops.rewrite(jaxpr, options)[1]
-    assert change.rounds == rounds
-
-
-def test_dynamic_bounds_leave_copies_to_the_last_rounds():
-  def function(a, b, num_rounds):
-    return _fori(a, b, num_rounds)
-
-  args = (*ARGS, jnp.int32(11))
-  plan = loops.remove_copies(function, *args, options=OPTIONS)
-  assert plan.is_changed
-  # A thousand rounds are assumed, of which one is left to the second loop.
-  assert plan.before.copied_bytes == 3 * 1000 * SIZE
-  assert plan.after.copied_bytes <= 3 * SIZE
-  for num_rounds in (0, 1, 2, 11):
-    args = (*ARGS, jnp.int32(num_rounds))
-    assert _bits(plan.function, *args) == _bits(function, *args)
-
-
 def test_runs_under_jaxmem_jit_and_donates():
   function = CASES["wave"][0]
   plan = loops.remove_copies(
     function, *ARGS, jit_kwargs={"donate_argnums": (0, 1)}, options=OPTIONS
   )
-  expected = _bits(function, *ARGS)
+  expected = bits(function, *ARGS)
   step = jaxmem.jit(plan.function, donate_argnums=(0, 1))
   results = step(*(jnp.array(a) for a in ARGS))
   assert [np.asarray(r).tobytes() for r in results] == expected
@@ -381,7 +211,7 @@ def test_gradients_may_be_taken_inside():
     return jax.value_and_grad(loss)(a)
 
   plan = loops.remove_copies(function, *ARGS, options=OPTIONS)
-  assert _bits(plan.function, *ARGS) == _bits(function, *ARGS)
+  assert bits(plan.function, *ARGS) == bits(function, *ARGS)
 
 
 def test_keeps_types_trees_and_keyword_arguments():
@@ -397,7 +227,7 @@ def test_keeps_types_trees_and_keyword_arguments():
     return jax.lax.fori_loop(0, 7, lambda _, c: body(c), carry)
 
   tree = {"a": jnp.ones(3, jnp.bfloat16), "b": jnp.zeros(3, jnp.bfloat16)}
-  rewritten = loops.without_copies(function, loops.Options(min_bytes=1))
+  rewritten = loops.without_copies(function, loops.RewriteOptions(min_bytes=1))
   key = jax.random.key(3)
   expected = jax.jit(function)(tree, key=key)
   results = jax.jit(rewritten)(tree, key=key)
@@ -439,7 +269,12 @@ def test_rewrites_loops_within_branches():
   assert plan.is_changed
   assert plan.after.copied_bytes == 0
   for a in (ARGS[0], -ARGS[0]):
-    assert _bits(plan.function, a, ARGS[1]) == _bits(function, a, ARGS[1])
+    assert bits(plan.function, a, ARGS[1]) == bits(function, a, ARGS[1])
+
+
+def test_rejects_no_rounds():
+  with pytest.raises(ValueError, match="must be positive"):
+    loops.RewriteOptions(max_rounds=0)
 
 
 def _random_body(rng, num_carry):
@@ -453,7 +288,7 @@ def _random_body(rng, num_carry):
       value = carry[first]
       if kind:
         other = carry[second]
-        other = _laplacian(other) if kind == 2 else other * 0.5
+        other = laplacian(other) if kind == 2 else other * 0.5
         value = jnp.sin(value) + other
       results.append(value)
     return tuple(results)
@@ -477,7 +312,7 @@ def _loop(body, length, num_carry, is_scan):
 def test_random_bodies_keep_their_bits():
   """Carries that move, mix and wait, in scans and in loops that count."""
   rng = np.random.default_rng(7)
-  options = loops.Options(min_bytes=SIZE, max_rounds=3)
+  options = loops.RewriteOptions(min_bytes=SIZE, max_rounds=3)
   num_changed = 0
   for number in range(8):
     num_carry = int(rng.integers(2, 4))
@@ -486,10 +321,5 @@ def test_random_bodies_keep_their_bits():
     rewritten = loops.without_copies(function, options)
     jaxpr = jax.make_jaxpr(function)(*ARGS)
     num_changed += any(c.is_changed for c in loops.rewrite(jaxpr, options)[1])
-    assert _bits(rewritten, *ARGS) == _bits(function, *ARGS)
+    assert bits(rewritten, *ARGS) == bits(function, *ARGS)
   assert num_changed > 4
-
-
-def test_rejects_no_rounds():
-  with pytest.raises(ValueError, match="must be positive"):
-    loops.Options(max_rounds=0)
