@@ -1,4 +1,16 @@
-"""Allocators of the literature, on the trace of a step: docs/allocators.md."""
+"""Allocators of the literature, on the trace of a step: docs/allocators.md.
+
+    trace = from_graph(program.graph)
+    result = Nnc().run(trace)
+    check_result(trace, result)
+
+`trace` is what a step asks an allocator for, and what it answers. `mxnet`,
+`nnc` and `static` plan before the step runs; `paddle` and `caching` serve one
+request after another from a `heap`. `parallel` and `in_place` say what may
+share, `result_check` checks every answer. `coarse`, `views` and `loop_bodies`
+change the program beforehand; `memcost` makes a table of all of them, which
+`command` prints for `python -m jaxmem memcost`.
+"""
 
 from jaxmem.experimental.allocators import memcost
 from jaxmem.experimental.allocators.caching import Caching, CachingHeap
@@ -8,14 +20,8 @@ from jaxmem.experimental.allocators.heap import Device
 from jaxmem.experimental.allocators.mxnet import Mxnet, MxnetColoring
 from jaxmem.experimental.allocators.nnc import Nnc
 from jaxmem.experimental.allocators.paddle import AutoGrowth, NaiveBestFit
-from jaxmem.experimental.allocators.parallel import (
-  sharing_edges,
-  with_sharing_edges,
-)
-from jaxmem.experimental.allocators.result_check import (
-  check_result,
-  occupied_bytes,
-)
+from jaxmem.experimental.allocators.parallel import with_sharing_edges
+from jaxmem.experimental.allocators.result_check import check_result
 from jaxmem.experimental.allocators.static import Static
 from jaxmem.experimental.allocators.trace import (
   Allocator,
@@ -52,7 +58,5 @@ __all__ = [
   "check_result",
   "from_graph",
   "memcost",
-  "occupied_bytes",
-  "sharing_edges",
   "with_sharing_edges",
 ]

@@ -10,18 +10,21 @@ fits; an event-driven runtime takes whatever order turns out best.
 
 or, by hand: `Builder` or `partition`, then `build_memgraph`, `check`, and
 `Runtime` or `simulate`.
+
+The way of a step: `partition` and `cutting` make a `task_graph` of it,
+`segments` compiles its tasks; `build` simulates a `serial_execution` in
+`device_memory`, from which `emit` makes a `memory_graph`; `check` proves that
+right. The `engine` runs it: on devices with `runtime`, `run`, `run_memory`,
+`workers` and `host_memory`, in virtual time with `simulator` and `devices`.
+`schedules` has fixed orders to compare with. See docs/memgraph.md.
 """
 
 from jaxmem.experimental.memgraph.build import (
   InfeasibleMemoryError,
   build_memgraph,
 )
-from jaxmem.experimental.memgraph.check import MemGraphError, check, find_faults
-from jaxmem.experimental.memgraph.devices import (
-  SERVERS,
-  Server,
-  pcie_bytes_per_s,
-)
+from jaxmem.experimental.memgraph.check import MemGraphError, check
+from jaxmem.experimental.memgraph.devices import SERVERS, Server
 from jaxmem.experimental.memgraph.engine import (
   EventLoop,
   Executor,
@@ -39,11 +42,6 @@ from jaxmem.experimental.memgraph.memory_graph import (
   Vertex,
 )
 from jaxmem.experimental.memgraph.partition import Partition, partition
-from jaxmem.experimental.memgraph.replay import (
-  RaceError,
-  random_interleaving,
-  replay,
-)
 from jaxmem.experimental.memgraph.run import RunResult, VertexError
 from jaxmem.experimental.memgraph.run_memory import BudgetExceededError
 from jaxmem.experimental.memgraph.runtime import Runtime, accumulating
@@ -80,7 +78,6 @@ __all__ = [
   "OffloadedStep",
   "Partition",
   "PinnedHost",
-  "RaceError",
   "Residency",
   "RunResult",
   "Runtime",
@@ -101,13 +98,9 @@ __all__ = [
   "compile_segments",
   "draw_times",
   "expected_times",
-  "find_faults",
   "fixed_order",
   "layer_streaming",
   "offload",
   "partition",
-  "pcie_bytes_per_s",
-  "random_interleaving",
-  "replay",
   "simulate",
 ]

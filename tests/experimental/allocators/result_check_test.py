@@ -9,6 +9,7 @@ import random_graphs
 
 from jaxmem.experimental import allocators
 from jaxmem.experimental.allocators.parallel import with_sharing_edges
+from jaxmem.experimental.allocators.result_check import occupied_bytes
 from jaxmem.graph import Buffer
 from jaxmem.graph.validate import ValidationError
 
@@ -221,7 +222,7 @@ def test_a_good_result_passes():
   trace, result = _good()
   allocators.check_result(trace, result)
   allocators.check_result(trace, result, parallel=True)
-  assert result.reserved_bytes == allocators.occupied_bytes(trace, result) == 12
+  assert result.reserved_bytes == occupied_bytes(trace, result) == 12
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

@@ -6,9 +6,11 @@ import random
 
 import memgraph_graphs as graphs
 from absl.testing import absltest, parameterized
+from memgraph_replay import RaceError, random_interleaving, replay
 
 from jaxmem.experimental import memgraph
 from jaxmem.experimental.memgraph import chunked_closure
+from jaxmem.experimental.memgraph.check import find_faults
 
 _NUM_GRAPHS = 10_000
 
@@ -142,8 +144,8 @@ class PropertyTest(absltest.TestCase):
         continue
       num_built += 1
       num_offloads += built.bytes_moved("offload") > 0
-      self.assertEqual(memgraph.find_faults(built), [], seed)
-      memgraph.replay(built, memgraph.random_interleaving(built, seed))
+      self.assertEqual(find_faults(built), [], seed)
+      replay(built, random_interleaving(built, seed))
     self.assertGreater(num_built, 0.99 * _NUM_GRAPHS)
     self.assertGreater(num_offloads, 0.3 * _NUM_GRAPHS)
 
@@ -221,7 +223,7 @@ class MutationTest(parameterized.TestCase):
       for vertex, edges in enumerate(built.memory_edges):
         for edge in edges:
           broken = self._without_edge(built, vertex, edge, "memory_edges")
-          faults = memgraph.find_faults(broken)
+          faults = find_faults(broken)
           self.assertTrue(any("race" in f for f in faults), (seed, vertex))
           num_edges += 1
           num_raised += self._goes_wrong(broken)
@@ -232,8 +234,8 @@ class MutationTest(parameterized.TestCase):
   def _goes_wrong(self, broken) -> bool:
     for seed in range(20):
       try:
-        memgraph.replay(broken, memgraph.random_interleaving(broken, seed))
-      except memgraph.RaceError:
+        replay(broken, random_interleaving(broken, seed))
+      except RaceError:
         return True
     return False
 
@@ -245,7 +247,7 @@ class MutationTest(parameterized.TestCase):
       for edge in edges:
         broken = self._without_edge(built, vertex, edge, "data_edges")
         is_implied = edge in _reaches(broken.predecessors)[vertex]
-        self.assertEqual(not memgraph.find_faults(broken), is_implied)
+        self.assertEqual(not find_faults(broken), is_implied)
 
   def _replaced(self, built, name, index, **changes):
     items = list(getattr(built, name))
@@ -290,9 +292,9 @@ class MutationTest(parameterized.TestCase):
     broken = dataclasses.replace(
       built, task_graph=dataclasses.replace(graph, outputs=(1,))
     )
-    self.assertIn("'b' is nowhere", memgraph.find_faults(broken)[0])
-    with self.assertRaisesRegex(memgraph.RaceError, "'b' is lost"):
-      memgraph.replay(broken, memgraph.random_interleaving(broken, 0))
+    self.assertIn("'b' is nowhere", find_faults(broken)[0])
+    with self.assertRaisesRegex(RaceError, "'b' is lost"):
+      replay(broken, random_interleaving(broken, 0))
 
 
 if __name__ == "__main__":

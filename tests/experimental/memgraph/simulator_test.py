@@ -6,9 +6,12 @@ import random
 import memgraph_graphs as graphs
 import numpy as np
 from absl.testing import absltest, parameterized
+from memgraph_replay import random_interleaving, replay
 
 from jaxmem.experimental import memgraph
 from jaxmem.experimental.memgraph import devices
+from jaxmem.experimental.memgraph.check import find_faults
+from jaxmem.experimental.memgraph.devices import pcie_bytes_per_s
 
 
 def _build(builder, capacity=100, outputs=(), **options):
@@ -199,8 +202,8 @@ class SchedulesTest(absltest.TestCase):
         graph, graphs.needed_bytes(graph) + 6, alignment_bytes=1
       )
       streamed = memgraph.layer_streaming(built)
-      self.assertEqual(memgraph.find_faults(streamed), [])
-      memgraph.replay(streamed, memgraph.random_interleaving(streamed, seed))
+      self.assertEqual(find_faults(streamed), [])
+      replay(streamed, random_interleaving(streamed, seed))
 
   def test_groups_must_ascend(self):
     builder = memgraph.Builder()
@@ -271,7 +274,7 @@ class TimesTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, "times_s"):
       memgraph.simulate(built, np.ones(2))
     with self.assertRaisesRegex(ValueError, "generation"):
-      memgraph.pcie_bytes_per_s(2)
+      pcie_bytes_per_s(2)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from jaxmem.experimental.memgraph.memory_graph import MemGraph, Residency
+from jaxmem.experimental.memgraph import MemGraph, Residency
 
 
 class RaceError(ValueError):
