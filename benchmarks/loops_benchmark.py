@@ -85,7 +85,8 @@ def main(argv: list[str]) -> None:
   del argv
   jax.config.update("jax_enable_compilation_cache", False)
   for name in _CASES.value or CASES:
-    for target in _TARGETS.value:
+    # absl reads an empty list where one empty name was meant.
+    for target in _TARGETS.value or [""]:
       emit_row(measure(name, target), _OUTPUT.value)
 
 
