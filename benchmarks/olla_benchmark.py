@@ -20,7 +20,7 @@ from benchmarks.row_output import emit_row, versions
 from jaxmem import order, placement
 from jaxmem.experimental import allocators, olla
 from jaxmem.experimental.allocators import Caching, CachingHeap, Device
-from jaxmem.graph import Graph, liveness
+from jaxmem.graph import Graph, peak_bytes
 
 _MODELS = flags.DEFINE_list("models", [], "Of the eleven; all if empty.")
 _BATCHES = flags.DEFINE_list("batches", ["1", "32"], "Examples per step.")
@@ -49,7 +49,7 @@ def measure(model: str, batch: int, variant: str) -> dict[str, Any]:
     "num_nodes": graph.num_nodes,
     "num_buffers": graph.num_buffers,
     "weight_bytes": olla_models.weight_bytes(graph.buffers),
-    "program_peak_bytes": liveness.peak_bytes(graph, program_order),
+    "program_peak_bytes": peak_bytes(graph, program_order),
   }
   planned, order_row = _plan_order(graph)
   return (

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from benchmarks.zoo.layers import rotate
+from benchmarks.zoo import layers
 
 LORA_RANK = 16
 # What the paper adapts: K, V, Q and the feed-forward matrices.
@@ -145,7 +145,7 @@ def _block(config: Config, x: jax.Array, layer: Any, adapters: Any):
   normed = _norm(x, layer["norm1"])
   shape = (*x.shape[:2], config.num_heads, -1)
   q, k, v = (linear(normed, n).reshape(shape) for n in ("wq", "wk", "wv"))
-  mixed = _attend(rotate(q), rotate(k), v).reshape(x.shape)
+  mixed = _attend(layers.rotate(q), layers.rotate(k), v).reshape(x.shape)
   x = x + linear(mixed, "wo")
   normed = _norm(x, layer["norm2"])
   gated = jax.nn.silu(linear(normed, "w1")) * linear(normed, "w3")

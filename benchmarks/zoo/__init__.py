@@ -14,16 +14,34 @@ from benchmarks.zoo import (
   experts,
   googlenet,
   language,
+  layers,
   lora,
   mobile,
   randwire,
+  training,
   unet,
   video,
   vision,
 )
 from benchmarks.zoo.training import Step, concrete
 
-__all__ = ["MODELS", "PUBLISHED_PARAMS", "SIZES", "Step", "build", "concrete"]
+__all__ = [
+  "MODELS",
+  "PUBLISHED_PARAMS",
+  "SIZES",
+  "Step",
+  "build",
+  "concrete",
+  "encoder",
+  "googlenet",
+  "language",
+  "layers",
+  "lora",
+  "mobile",
+  "training",
+  "video",
+  "vision",
+]
 
 SIZES = ("full", "small", "tiny")
 

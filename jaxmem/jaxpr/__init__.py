@@ -1,5 +1,6 @@
 """Jaxprs: read, flattened, written anew; what touches jax's internals."""
 
+from jaxmem.jaxpr import internals, memory, wrap
 from jaxmem.jaxpr.flatten import CUSTOM_DERIVATIVES, Atom, Inliner, flatten
 
 __all__ = [
@@ -7,4 +8,7 @@ __all__ = [
   "Atom",
   "Inliner",
   "flatten",
+  "internals",
+  "memory",
+  "wrap",
 ]

@@ -1,1 +1,5 @@
 """OR-Tools CP-SAT: parameters, statuses, determinism."""
+
+from jaxmem.solver import cpsat
+
+__all__ = ["cpsat"]

@@ -61,6 +61,18 @@ def add_memcost(
   )
   parser.epilog = _EPILOG
   parser.formatter_class = argparse.RawDescriptionHelpFormatter
+  _add_program_options(parser)
+  _add_device_options(parser)
+
+  def run(options: argparse.Namespace) -> int:
+    step = load(options.factory)
+    return _run(step, options)
+
+  parser.set_defaults(run=run)
+
+
+def _add_program_options(parser: argparse.ArgumentParser) -> None:
+  """Defines what says which values there are."""
   parser.add_argument(
     "factory",
     metavar="pkg.module:factory",
@@ -89,6 +101,10 @@ def add_memcost(
     help="xla: reshapes cost nothing, and operations may work in place; eager:"
     " every operation gets memory for its results",
   )
+
+
+def _add_device_options(parser: argparse.ArgumentParser) -> None:
+  """Defines what allocators have, and how the costs are printed."""
   parser.add_argument(
     "--device-memory",
     type=_size,
@@ -107,12 +123,6 @@ def add_memcost(
   parser.add_argument(
     "--json", action="store_true", help="print a JSON row per pass instead"
   )
-
-  def run(options: argparse.Namespace) -> int:
-    step = load(options.factory)
-    return _run(step, options)
-
-  parser.set_defaults(run=run)
 
 
 def _size(text: str) -> int:

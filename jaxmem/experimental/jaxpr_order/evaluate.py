@@ -7,7 +7,7 @@ import jax
 from jax.extend import core
 
 from jaxmem.experimental.jaxpr_order.from_jaxpr import JaxprGraph, from_jaxpr
-from jaxmem.graph import validate
+from jaxmem.graph import check_order
 from jaxmem.jaxpr import internals, memory
 
 
@@ -76,7 +76,7 @@ def run_eager(
     ValueError: If there are more or fewer args than inputs.
   """
   jaxpr = program.closed_jaxpr
-  validate.check_order(program.graph, order)
+  check_order(program.graph, order)
   if len(args) != len(jaxpr.invars):
     raise ValueError(
       f"args must be the {len(jaxpr.invars)} flat inputs, got {len(args)}."

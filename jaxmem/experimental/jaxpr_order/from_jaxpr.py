@@ -16,7 +16,7 @@ import jax
 from jax.extend import core
 
 from jaxmem.experimental.jaxpr_order.in_place import in_place
-from jaxmem.graph import Buffer, Graph, Node, peak_bytes, validate
+from jaxmem.graph import Buffer, Graph, Node, check_order, peak_bytes
 from jaxmem.jaxpr import flatten, internals, memory
 
 MemoryModel = Literal["xla", "eager"]
@@ -57,7 +57,7 @@ class JaxprGraph:
     Raises:
       ValidationError: If the order is not topological.
     """
-    validate.check_order(self.graph, order)
+    check_order(self.graph, order)
     eqns = self.closed_jaxpr.eqns
     return self.closed_jaxpr.replace(eqns=[eqns[node] for node in order])
 

@@ -12,7 +12,7 @@ from jaxmem.experimental.olla.locations import Locations
 from jaxmem.experimental.olla.problem import Problem, check_total
 from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import AddressSolution, ModelSize
-from jaxmem.graph import Graph, liveness
+from jaxmem.graph import Graph, live_ranges
 from jaxmem.placement import Buffer, Table, lowest_floor, nested
 from jaxmem.placement import Problem as PlacementProblem
 from jaxmem.solver import cpsat
@@ -34,7 +34,7 @@ def address_problem(graph: Graph, order: Sequence[int]) -> PlacementProblem:
     ValueError: If there is nothing to place.
   """
   position = {v: t for t, v in enumerate(order)}
-  ranges = liveness.live_ranges(graph, order).tolist()
+  ranges = live_ranges(graph, order).tolist()
   edges = Problem(graph=graph).edges
   buffers = []
   for e, edge in enumerate(edges):

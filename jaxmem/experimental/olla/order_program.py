@@ -14,7 +14,7 @@ from jaxmem.experimental.olla.problem import Problem, default_order
 from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import ModelSize, OrderSolution
 from jaxmem.experimental.olla.windows import Windows
-from jaxmem.graph import Graph, liveness, lower_bound, validate
+from jaxmem.graph import Graph, check_order, lower_bound, peak_bytes
 from jaxmem.solver import cpsat
 
 
@@ -41,10 +41,10 @@ def solve_order(
   options = options or ProgramOptions()
   Problem(graph=graph)
   best = start_order(graph, initial_order)
-  peak_bytes = liveness.peak_bytes(graph, best)
+  best_bytes = peak_bytes(graph, best)
   bound = cut_bound(graph, best, options)
   size = ModelSize()
-  if bound < peak_bytes:
+  if bound < best_bytes:
     searched = anchor_updates(graph) if options.anchor_updates else graph
     first = follow(searched, best)
     model = OrderModel(Problem(graph=searched), options, bound, first)
@@ -53,12 +53,12 @@ def solve_order(
     if not options.anchor_updates:
       bound = max(bound, answer.bound_bytes)
     if answer.order is not None:
-      found_bytes = liveness.peak_bytes(graph, answer.order)
-      if found_bytes < peak_bytes:
-        best, peak_bytes = answer.order, found_bytes
+      found_bytes = peak_bytes(graph, answer.order)
+      if found_bytes < best_bytes:
+        best, best_bytes = answer.order, found_bytes
   return OrderSolution(
     order=best,
-    value_bytes=peak_bytes,
+    value_bytes=best_bytes,
     lower_bound_bytes=bound,
     seconds=time.perf_counter() - start_time,
     size=size,
@@ -128,7 +128,7 @@ class OrderModel:
   ) -> cp_model.IntVar:
     worst = problem.total_bytes
     if options.warm_start:
-      worst = liveness.peak_bytes(problem.graph, first_order)
+      worst = peak_bytes(problem.graph, first_order)
     lowest = -(-min_peak_bytes // self._unit)
     return self._model.new_int_var(lowest, worst // self._unit, "peak")
 
@@ -162,7 +162,7 @@ def start_order(
   """Returns the given order, checked, or the graph's own."""
   if initial_order is None:
     return default_order(graph)
-  validate.check_order(graph, initial_order)
+  check_order(graph, initial_order)
   return tuple(initial_order)
 
 

@@ -1,0 +1,125 @@
+"""The limits that keep the tree readable, as tests.
+
+No file, function or class may grow beyond what can be read at once, and what a
+step's plan runs through stays within a number of lines.
+"""
+
+import ast
+from collections.abc import Iterator
+
+import source_tree
+from absl.testing import absltest
+
+_MAX_FILE_LINES = 450
+_MAX_FUNCTION_LINES = 60
+_MAX_ATTRIBUTES = 12
+# What a plan or a measurement is handed out as may list more.
+_RESULT_TYPES = frozenset({"Plan"})
+# The lines that `jit`, `plan`, `max_batch` and the commands reach.
+_MAX_REACHED_LINES = 19_000
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+  """Yields the sources of the clone: their paths, and their texts."""
+  paths = [*source_tree.modules("jaxmem", "jaxmem_hlo", "benchmarks").values()]
+  paths += sorted((source_tree.ROOT / "tests").rglob("*.py"))
+  for path in paths:
+    yield str(path.relative_to(source_tree.ROOT)), path.read_text()
+
+
+def _attributes(cls: ast.ClassDef) -> set[str]:
+  """Returns the fields of a class, and what its methods set of themselves."""
+  found = {
+    node.target.id
+    for node in cls.body
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+  }
+  for node in ast.walk(cls):
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+      targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+      while targets:
+        target = targets.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+          targets += target.elts
+        elif (
+          isinstance(target, ast.Attribute)
+          and isinstance(target.value, ast.Name)
+          and target.value.id == "self"
+        ):
+          found.add(target.attr)
+  return found
+
+
+def _is_dataclass(cls: ast.ClassDef) -> bool:
+  return any("dataclass" in ast.unparse(each) for each in cls.decorator_list)
+
+
+class LimitsTest(absltest.TestCase):
+  def _check(self, found: list[str]) -> None:
+    self.assertEmpty(found, "\n".join(["", *found]))
+
+  def test_files(self):
+    lines = {path: len(source.splitlines()) for path, source in _sources()}
+    self._check(
+      [f"{p}: {n} lines" for p, n in lines.items() if n > _MAX_FILE_LINES]
+    )
+
+  def test_functions(self):
+    found = []
+    for path, source in _sources():
+      for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+          lines = (node.end_lineno or 0) - node.lineno + 1
+          if lines > _MAX_FUNCTION_LINES:
+            found.append(f"{path}: {node.name} has {lines} lines")
+    self._check(found)
+
+  def test_classes(self):
+    found = []
+    for path, source in _sources():
+      for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ClassDef):
+          continue
+        if node.name in _RESULT_TYPES and _is_dataclass(node):
+          continue
+        count = len(_attributes(node))
+        if count > _MAX_ATTRIBUTES:
+          found.append(f"{path}: {node.name} has {count} attributes")
+    self._check(found)
+
+  def test_attributes_are_fields_and_what_methods_set(self):
+    source = """
+class Example:
+  field: int
+
+  def __init__(self):
+    self.a, (self.b, other) = 1, (2, 3)
+    self.c[self.not_set] = 4
+    self.d: int = 5
+    self.a += 1
+"""
+    cls = ast.parse(source).body[0]
+    assert isinstance(cls, ast.ClassDef)
+    self.assertEqual(_attributes(cls), {"field", "a", "b", "d"})
+
+  def test_lines_that_a_plan_runs_through(self):
+    known = source_tree.modules("jaxmem")
+    # Commands load these by name, and nothing else does.
+    ignored = ("jaxmem.experimental", "jaxmem.demo")
+    found = source_tree.reachable(("jaxmem", "jaxmem.cli"), known, ignored)
+    lines = {m: len(known[m].read_text().splitlines()) for m in found}
+    for module in ("jaxmem.api", "jaxmem.batch", "jaxmem.session"):
+      self.assertIn(module, lines)
+    total = sum(lines.values())
+    largest = sorted(lines.items(), key=lambda row: -row[1])[:10]
+    self.assertLess(total, _MAX_REACHED_LINES, largest)
+
+  def test_the_experiments_stay_apart(self):
+    known = source_tree.modules("jaxmem")
+    found = source_tree.reachable(("jaxmem",), known, ())
+    experiments = {m for m in found if m.startswith("jaxmem.experimental")}
+    self.assertEmpty(experiments)
+
+
+if __name__ == "__main__":
+  absltest.main()
