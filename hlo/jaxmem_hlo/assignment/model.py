@@ -26,8 +26,8 @@ from jaxmem_hlo.buffers import (
 )
 from jaxmem_hlo.module import Instruction, Module, ShapeIndex
 
-# Ids of an operand and of its user, with an index in each: whether that output
-# of the user may take the place of the operand.
+# Whether an output may take the place of an operand, by the ids of the operand
+# and of its user, each with an index.
 _Shares = dict[tuple[int, ShapeIndex, int, ShapeIndex], bool]
 
 _ALIGNMENT_BYTES = {"cpu": 64, "cuda": 256}
@@ -119,7 +119,8 @@ class AssignmentModel:
     """Returns live ranges and the length of the timeline."""
     return schedule.live_ranges(self.analysis, timeline), timeline.length
 
-  # Buffers with an allocation of their own, and those that fit into one.
+  # The next methods place buffers that have an allocation of their own, or fit
+  # into one.
 
   def _assign_fixed(
     self, ranges: dict[Value, LiveRange]
@@ -225,7 +226,7 @@ class AssignmentModel:
       self._like._known_of(user) if self._is_alike[user.id] else self._shares
     )
 
-  # The heap of temporaries.
+  # The next methods place the heap of temporaries.
 
   def _assign_heap(
     self,

@@ -74,7 +74,7 @@ def pack(
   best = _place(blocks, by_size, alignment_bytes, limit_bytes)
   if best[0] <= _max_live_bytes(blocks):
     return best
-  # The second has to be better, not as good.
+  # The second packing only counts if it is lower than the first.
   other = _place(
     blocks, by_duration, alignment_bytes, min(limit_bytes, best[0] - 1)
   )

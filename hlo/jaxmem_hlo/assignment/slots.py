@@ -33,10 +33,11 @@ class Slots:
     self._shares_at_end = shares_at_end
     self._slots: list[Allocation] = []
     self._number: dict[Allocation, int] = {}
-    # One column per value that lives in a slot: slot, start, end.
+    # One column per value that lives in a slot holds the slot, the start and
+    # the end.
     self._lives = np.empty((3, 64), np.int64)
     self._num_lives = 0
-    # One column per slot: bytes, memory space.
+    # One column per slot holds its bytes and its memory space.
     self._rooms = np.empty((2, 64), np.int64)
 
   def add(self, slot: Allocation) -> None:

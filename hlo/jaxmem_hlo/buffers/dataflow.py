@@ -88,7 +88,7 @@ class Value:
 
 Tree = dict[ShapeIndex, Value]
 
-# Opcodes whose called computations run as part of the schedule. Others
+# The computations that these opcodes call run as part of the schedule. Others
 # (reductions, fusions, sorts) call theirs once per element.
 _SEQUENTIAL = frozenset({"while", "call", "conditional", "async-start"})
 _UNSUPPORTED = frozenset(
@@ -125,7 +125,8 @@ class Dataflow:
     self._resolve_all()
     self.values = self._collect()
 
-  # Which computations run, and in what order XLA numbers definitions.
+  # The next methods find which computations run, and in what order XLA numbers
+  # definitions.
 
   def _sequential_computations(self) -> list[Computation]:
     found: list[Computation] = []
@@ -160,7 +161,7 @@ class Dataflow:
         numbers[instruction.id] = len(numbers)
     return numbers
 
-  # Making values.
+  # The next methods make values.
 
   def _make(
     self, instruction: Instruction, index: ShapeIndex, *, phi: bool = False
@@ -169,7 +170,7 @@ class Dataflow:
     if phi:
       self._num_phis += 1
     value = Value(
-      # Final ids follow in _collect; this one only has to sort.
+      # The final ids follow in _collect; this one only has to sort.
       id=self._num_phis if phi else -1,
       instruction=instruction,
       position=Position(instruction, index),
@@ -191,7 +192,7 @@ class Dataflow:
       value = self._forward[value]
     return value
 
-  # Flow through one computation.
+  # The next methods let values flow through one computation.
 
   def _run(self, computation: Computation, parameters: list[Tree]) -> Tree:
     for instruction in computation.instructions:
@@ -312,7 +313,7 @@ class Dataflow:
         tree[index] = self._make(instruction, index, phi=True)
     return tree
 
-  # Final ids, positions and uses.
+  # The next methods find final ids, positions and uses.
 
   def _resolve_all(self) -> None:
     for tree in self.trees.values():

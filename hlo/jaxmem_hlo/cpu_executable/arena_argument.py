@@ -24,7 +24,7 @@ if TYPE_CHECKING:
   import jax
 
 _NAME = "jaxmem_arena"
-# Numbers of xla.PrimitiveType and of ifrt's DTypeProto.
+# These are numbers of xla.PrimitiveType and of ifrt's DTypeProto.
 _U8 = 6
 _TUPLE = 13
 _IFRT_U8 = 6

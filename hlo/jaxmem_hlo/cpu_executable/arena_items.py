@@ -130,8 +130,6 @@ class _ItemFinder:
       {i: item_of_cell[cell] for i, cell in homes.items()},
     )
 
-  # Values.
-
   def _find_cells(
     self,
     assignment: hlo_pb2.BufferAssignment,
@@ -157,8 +155,6 @@ class _ItemFinder:
         cell.spans.append(self._always)
     return found
 
-  # Slices.
-
   def _match(self, references: Sequence[Reference]) -> dict[int, int]:
     """Returns a cell for each slice in the arena; unites all it may mean."""
     homes: dict[int, int] = {}
@@ -168,8 +164,8 @@ class _ItemFinder:
       cells, span = self._candidates(thunk)
       holding = [c for c in cells if self._cells[c].holds(piece)]
       if not holding:
-        # Not what the instruction reads or writes: whatever is there may be
-        # meant, at any time.
+        # The slice is not what the instruction reads or writes: whatever is
+        # there may be meant, at any time.
         holding = [c for c, cell in enumerate(self._cells) if cell.holds(piece)]
         span = self._always
       if not holding:
@@ -223,8 +219,6 @@ class _ItemFinder:
       dict.fromkeys(self._cell_of[v] for v in values if v in self._cell_of)
     )
 
-  # What is frozen together.
-
   def _find(self, cell: int) -> int:
     while self._parent[cell] != cell:
       self._parent[cell] = self._parent[self._parent[cell]]
@@ -260,8 +254,6 @@ class _ItemFinder:
     ]
     for i, j in find_conflicts(rows):
       self._unite(i, j)
-
-  # Items.
 
   def _make_items(self) -> tuple[tuple[PlacementItem, ...], list[int]]:
     groups: dict[int, list[int]] = {}

@@ -236,9 +236,6 @@ def load_placed(
   return planned
 
 
-# Reading.
-
-
 def _header_length(data: bytes) -> int:
   """Length of the metadata in front, with the varint that gives it."""
   width = _varint_length(data)

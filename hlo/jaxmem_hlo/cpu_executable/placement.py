@@ -13,7 +13,7 @@ import numpy as np
 # Vector loads of the kernels, and of the libraries they call, rely on it.
 ALIGNMENT_BYTES = 64
 
-# Half-open [start, end) on the flattened schedule.
+# A range is half-open, [start, end), on the flattened schedule.
 Range = tuple[int, int]
 
 

@@ -16,13 +16,13 @@ RENAMES = frozenset(
 GIVEN = frozenset({"constant", "parameter", "partition-id", "replica-id"})
 # They pass on the value of their first operand as it is.
 FORWARDS = frozenset({"add-dependency", "bitcast", "domain", "opt-barrier"})
-# Asynchronous starts whose tuple repeats the operand -> at which index it does.
+# The tuple of these asynchronous starts repeats the operand at this index.
 OPERAND_IN_START: dict[str, tuple[int, ...]] = {
   "all-gather-start": (0,),
   "collective-permute-start": (0,),
   "copy-start": (1,),
 }
-# Ends of asynchronous operations -> where the start's tuple has the result.
+# The tuple of the start has the result of these at this index.
 RESULT_IN_START: dict[str, tuple[int, ...]] = {
   "all-gather-done": (1,),
   "all-reduce-done": (),

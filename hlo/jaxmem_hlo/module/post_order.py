@@ -29,7 +29,8 @@ def instruction_post_order(
   needed = {i.id: _needed(i) for i in instructions}
   used = set().union(*needed.values())
   order: list[int] = []
-  # False while the instructions that one needs are visited, True behind it.
+  # An instruction is False while those that it needs are visited, and True once
+  # it is behind them.
   is_done: dict[int, bool] = {}
   for start in needed:
     if start in used:

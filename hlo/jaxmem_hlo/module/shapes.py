@@ -17,8 +17,8 @@ _OPAQUE = 14
 TOKEN = 17
 _POINTER_BYTES = 8
 
-# Bits per element, by xla.PrimitiveType. Types of fewer than eight bits take a
-# byte each unless their layout packs them.
+# The bits per element of each xla.PrimitiveType. Types of fewer than eight bits
+# take a byte each unless their layout packs them.
 _ELEMENT_BITS = {
   1: 8,  # pred
   2: 8,

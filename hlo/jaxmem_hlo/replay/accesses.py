@@ -7,7 +7,7 @@ from jaxmem_hlo.module import Instruction, ShapeIndex, shapes
 from jaxmem_hlo.replay.memory import Memory, Tree, Version, describe, when
 from jaxmem_hlo.replay.placed_values import Fault, FaultKind, PlacedValues
 
-# Where an instruction reads a version: (operand number, index in it).
+# An instruction reads a version at these places: (operand number, index in it).
 Reads = dict[Version, list[tuple[int, ShapeIndex]]]
 
 

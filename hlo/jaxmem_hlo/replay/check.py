@@ -145,7 +145,8 @@ class _Replay:
     self._access = access
     self._trees: dict[int, Tree] = {}
     self._constants: dict[int, Tree] = {}
-    # Asynchronous start -> what must not change until it is done.
+    # What must not change until an asynchronous start is done, by the start's
+    # id.
     self._windows: dict[int, list[Version]] = {}
     self._rules: dict[str, Callable[[Instruction, int], Tree]] = {
       **dict.fromkeys(FORWARDS, self._forward),
@@ -204,7 +205,7 @@ class _Replay:
     reads = self._read_all(instruction, step)
     return self._access.define(instruction, step, {}, reads)
 
-  # Instructions that pass values on.
+  # The next rules are of instructions that pass values on.
 
   def _constant(self, instruction: Instruction, step: int) -> Tree:
     del step  # It was written before the program started.
@@ -245,7 +246,7 @@ class _Replay:
       for index, version in operand.items()
     }
 
-  # Control flow.
+  # The next rules are of control flow.
 
   def _call(self, call: Instruction, step: int) -> Tree:
     del step  # The reads are those of the callee.
@@ -318,7 +319,7 @@ class _Replay:
     prefix = RESULT_IN_START[done.opcode]
     return shapes.subtree(self._operand(done, 0), prefix)
 
-  # Reads.
+  # The next methods read operands.
 
   def _read_all(self, reader: Instruction, step: int) -> Reads:
     """Reads all operands; returns where each version was read."""

@@ -80,8 +80,8 @@ class Memory:
   """Which version every byte of every allocation holds."""
 
   def __init__(self) -> None:
-    # Allocation -> sorted starts of pieces, and what each piece holds up to
-    # the next start; the last piece never ends.
+    # For each allocation, the sorted starts of pieces, and what each piece
+    # holds up to the next start. The last piece never ends.
     self._maps: dict[int, tuple[list[int], list[Version | None]]] = {}
 
   def copy(self) -> Memory:

@@ -24,12 +24,12 @@ from jaxmem.experimental.allocators.trace import (
 )
 
 _MIB = 1 << 20
-# Every block is a multiple.
+# Every block is a multiple of it.
 BLOCK_BYTES = 512
-# The largest request that is small, and its segments.
+# Requests of at most SMALL_BYTES share segments of SMALL_SEGMENT_BYTES.
 SMALL_BYTES = _MIB
 SMALL_SEGMENT_BYTES = 2 * _MIB
-# From here on, a request has a segment of its own.
+# Requests of so many bytes or more have a segment of their own.
 HUGE_BYTES = 10 * _MIB
 LARGE_SEGMENT_BYTES = 20 * _MIB
 HUGE_STEP_BYTES = 2 * _MIB
@@ -121,7 +121,8 @@ class _Pool:
   """Free blocks, by size for finding and by place for joining."""
 
   def __init__(self):
-    # (size, segment, offset), ascending: segments stand in for addresses.
+    # Free blocks are (size, segment, offset), ascending: segments stand in for
+    # addresses.
     self._by_size: list[tuple[int, int, int]] = []
     self._starts: dict[tuple[int, int], int] = {}
     self._ends: dict[tuple[int, int], int] = {}

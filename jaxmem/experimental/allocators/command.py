@@ -11,7 +11,7 @@ from typing import Any
 from jaxmem import units
 
 _TITLES = {"training": "The whole step", "forward": "Forward only"}
-# Both the end of the output and of the help.
+# This ends both the output and the help.
 _COLUMNS = """\
 columns:
   held    most bytes that the allocator holds of the device at any time

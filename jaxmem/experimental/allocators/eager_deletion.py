@@ -73,7 +73,7 @@ class Garbage:
   def __init__(self, settings: EagerDeletion, collected: frozenset[int]):
     self._settings = settings
     self._collected = collected
-    # (step, buffer, size) of what may still be being read; what is free to go.
+    # Kernels may still read these: (step, buffer, size), free from that step.
     self._running: list[tuple[int, int, int]] = []
     self._garbage: list[int] = []
     self._garbage_bytes = 0

@@ -107,7 +107,8 @@ class FreeBytes:
   """The free bytes of some segments, in blocks that are as large as can be."""
 
   def __init__(self):
-    # Per segment, (offset, size) ascending, no two adjacent.
+    # Each segment has its free ranges as (offset, size), ascending, no two
+    # adjacent.
     self._blocks: dict[int, list[tuple[int, int]]] = {}
 
   def add(self, segment: int, offset: int, size_bytes: int) -> None:

@@ -80,7 +80,7 @@ class _Simulation:
     self._trace = trace
     self._related = related
     self._sizes: list[int] = []
-    # Storages in the box, with the buffer that left them last.
+    # The box holds free storages, with the buffer that left them last.
     self._box: list[tuple[int, int]] = []
     self._storage_of: dict[int, int] = {}
 

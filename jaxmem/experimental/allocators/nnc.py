@@ -157,10 +157,10 @@ class _Insertion:
     self._left = (1 << len(tensors.sizes)) - 1
     self._offsets = [0] * len(tensors.sizes)
     self._height = 0
-    # Edges never change, they are replaced: index -> edge.
+    # Edges never change, they are replaced; this finds them by number.
     self._edges: dict[int, _Edge] = {}
     self._num_edges = 0
-    # Tuple -> edges below this number do not suit it.
+    # Edges below this number do not suit a tuple.
     self._searched: dict[tuple[int, ...], int] = {}
 
   def run(self) -> list[int]:
@@ -185,7 +185,7 @@ class _Insertion:
       if tensors.num_edges[tensor] == most:
         found.append((tensor,))
         found += self._with_larger(tensor)
-    # Both descending, then as the tensors are numbered.
+    # Both count descending; ties go by the numbers of the tensors.
     return sorted(
       found,
       key=lambda c: (
@@ -244,7 +244,7 @@ class _Insertion:
   def _insert(self, candidate: tuple[int, ...], edge: _Edge) -> None:
     """Leads the edge's first bytes through the tensors, one after another."""
     sizes = self._tensors.sizes
-    # Who holds which bytes of the edge: ends ascending, as (holder, end).
+    # The edge's bytes are held by these, as (holder, end) with ascending ends.
     holders = [(edge.start, edge.weight)]
     for tensor in candidate:
       self._left &= ~(1 << tensor)

@@ -21,7 +21,7 @@ from jaxmem.jaxpr import flatten, internals, memory
 
 MemoryModel = Literal["xla", "eager"]
 
-# Their jaxprs run in registers or on-chip memory.
+# The jaxprs of these run in registers or on-chip memory.
 _KERNELS = frozenset({"pallas_call"})
 
 

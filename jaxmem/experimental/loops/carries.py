@@ -27,8 +27,8 @@ _FUSIBLE = frozenset(
   reshape rev select_and_gather_add slice split squeeze transpose
   """.split()
 )
-# The equations that a compiler gives memory of their own: what reads their
-# results does not read their operands.
+# A compiler gives these equations memory of their own: what reads their results
+# does not read their operands.
 _UPDATES = frozenset({"dynamic_update_slice", "scatter"})
 
 
@@ -280,7 +280,7 @@ class _Held:
   def __init__(self, carries: Carries, num_rounds: int):
     self._carries = carries
     self._num_rounds = num_rounds
-    # holders[t][c]: the carries that hold the first value of c when round t
+    # holders[t][c] are the carries that hold the first value of c when round t
     # begins; after the last round, those that return it.
     self._holders: list[list[set[int]]] = [
       [{c} for c in range(carries.num_carries)]
@@ -304,7 +304,7 @@ class _Held:
     """
     last = self._holders[-1][carry]
     if last == {carry}:
-      # Passed on, all the way.
+      # The value is passed on, all the way.
       return set()
     if last:
       return None

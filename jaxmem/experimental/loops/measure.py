@@ -125,7 +125,8 @@ class _Walk:
         for callee in callees:
           yield from self._run(callee, instruction, rounds)
       elif instruction.opcode == "conditional":
-        # Of the branches that skip what is too much, and the one that is not.
+        # One branch skips what is too much; the longest is the one that does
+        # not.
         longest = max(callees, key=lambda c: len(c.instructions))
         yield from self._run(longest, loop, times)
       elif instruction.opcode in ("call", "async-start"):

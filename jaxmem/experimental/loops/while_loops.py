@@ -12,8 +12,8 @@ from jax.extend import core
 from jaxmem.experimental.loops.carries import Carries, Move
 from jaxmem.jaxpr import Atom, flatten
 
-# Scopes of the new loops, with the rounds of a body: the loop that takes them
-# by several, and the one that takes the rest.
+# The new loops run in scopes of these names, with the rounds of a body: one
+# loop takes the rounds by several, the other one the rest.
 ROUNDS = "jaxmem_rounds_"
 REST = "jaxmem_rest_"
 

@@ -221,7 +221,7 @@ def _successions(
     r for r in memgraph.residencies if r.device == device and r.size_bytes
   ]
   found.sort(key=lambda r: min(position[w] for w in r.writers))
-  # Who was last where: piece i is [begins[i], begins[i + 1]).
+  # Piece i, which is [begins[i], begins[i + 1]), was last had by these.
   begins: list[int] = [0]
   owners: list[Residency | None] = [None]
   for residency in found:

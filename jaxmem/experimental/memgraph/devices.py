@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from jaxmem.cost import DATA_SHEETS, Rates
 
-# Transfers per second and lane, of which 128 of 130 bits are data. From the
-# PCI Express base specifications 3.0 to 5.0.
+# Transfers per second and lane are those of the PCI Express base specifications
+# 3.0 to 5.0; 128 of 130 bits are data.
 _PCIE_TRANSFERS_PER_S = {3: 8e9, 4: 16e9, 5: 32e9}
 
 
@@ -79,9 +79,9 @@ class Server:
     return self.peer_bytes_per_s * self.transfer_efficiency
 
 
-# The paper's two servers first: four P100, of which nothing is said about
-# NVLink, and Amazon's p4d.24xlarge. NVLink 3: 300 GB/s per direction; NVLink 4:
-# 450 GB/s.
+# The paper's two servers come first: four P100, of which nothing is said about
+# NVLink, and Amazon's p4d.24xlarge. NVLink 3 moves 300 GB/s per direction,
+# NVLink 4 450 GB/s.
 SERVERS: Mapping[str, Server] = {
   server.name: server
   for server in (

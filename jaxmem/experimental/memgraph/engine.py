@@ -119,7 +119,7 @@ class EventLoop:
       next((r for r in v.writes if _is_shared(memgraph, r)), None)
       for v in memgraph.vertices
     ]
-    # Vertices that wait for another accumulation into the same memory.
+    # These vertices wait for another accumulation into the same memory.
     self._parked: dict[int, list[int]] = {}
     self._refused: list[int] = []
     self._num_running = 0
@@ -205,9 +205,9 @@ class _Lanes:
   ):
     self._priority = priority
     numbers: dict[tuple[str, int], int] = {}
-    # Per vertex; syncs have none.
+    # Each vertex has a lane, but for syncs.
     self._lane: list[int | None] = []
-    # Per lane, its slots that are free.
+    # Each lane has so many free slots.
     self._free: list[int] = []
     for vertex in memgraph.vertices:
       if vertex.kind == "sync":

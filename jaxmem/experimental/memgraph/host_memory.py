@@ -19,7 +19,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-# What `jax.devices()` returns; jax exports no type for it that checkers accept.
+# `jax.devices()` returns these; jax exports no type for it that checkers
+# accept.
 Device = Any
 
 _ALIGNMENT_BYTES = 64

@@ -93,7 +93,7 @@ class Run:
     self._end_s = np.full(memgraph.num_vertices, np.nan)
     self._begin_s = time.perf_counter()
 
-  # What the event loop calls.
+  # The event loop calls the next three.
 
   def admit(self, vertex: int) -> bool:
     """Reserves host memory for an offload; False if there is none now."""
@@ -141,7 +141,7 @@ class Run:
     if about.kind == "reload" and about.tensor is not None:
       self._host.note_reload(about.tensor)
 
-  # What worker threads call.
+  # Worker threads call this.
 
   def execute(self, vertex: int) -> Sequence[jax.Array]:
     """Runs a vertex to its end and returns what it wrote."""
@@ -180,7 +180,7 @@ class Run:
       )
     return _own(results, operands)
 
-  # The end.
+  # The next two end the run.
 
   def result(self) -> RunResult:
     """Returns outputs and measurements; the outputs are the caller's now."""

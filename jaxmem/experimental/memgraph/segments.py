@@ -74,7 +74,7 @@ def _lower(jaxpr: core.Jaxpr, device: Device) -> Any:
     for aval in avals
   ]
 
-  # One name for all, so that equal segments have equal texts.
+  # All have one name, so that equal segments have equal texts.
   def segment(*operands):
     return core.jaxpr_as_fun(jaxpr)(*operands)
 

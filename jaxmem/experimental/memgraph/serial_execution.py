@@ -146,7 +146,8 @@ class SerialExecution:
     task = self._graph.tasks[position]
     pinned = {*task.inputs, *task.outputs}
     mine = self._needs_of(device, position)
-    # What the task itself needs may have to move, as the last resort but one.
+    # What the task itself needs may have to move; only packing all anew is a
+    # later resort.
     for staying in (pinned, set(), set()):
       unmet = [need for need in mine if not self._is_met(need)]
       unmet.sort(key=lambda need: -self._new_stay(need).size_bytes)
