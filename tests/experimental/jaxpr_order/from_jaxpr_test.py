@@ -82,7 +82,7 @@ class HandComputedTest(parameterized.TestCase):
       names, ["x", "w", "dot_general.0", "sin.1", "reduce_sum.2"]
     )
     for node in graph.graph.nodes:
-      self.assertRegex(node.source, r"jaxpr_extract_test\.py:\d+$")
+      self.assertRegex(node.source, r"from_jaxpr_test\.py:\d+$")
 
   def test_empty_function(self):
     graph = jaxpr_lib.from_function(lambda x: (x, 1.0), _f32(4))
