@@ -19,7 +19,7 @@ from jaxmem_hlo.cpu_executable import (
 )
 
 from jaxmem.placement import late_reuse, place, validate
-from jaxmem.runtime.kept_arena import placement_problem, xla_bytes
+from jaxmem.runtime import kept_arena
 
 
 class _NoGainError(Exception):
@@ -65,9 +65,9 @@ def repack(
 
 def _place_lower(items: Sequence[PlacementItem]) -> tuple[list[int], int]:
   """Places items at least one unit of alignment below XLA's height."""
-  problem = placement_problem(items)
+  problem = kept_arena.placement_problem(items)
   solution = place(problem)
-  if solution.height_bytes > xla_bytes(items) - ALIGNMENT_BYTES:
+  if solution.height_bytes > kept_arena.xla_bytes(items) - ALIGNMENT_BYTES:
     raise _NoGainError
   solution = late_reuse(problem, solution)
   validate(problem, solution)

@@ -19,7 +19,6 @@ from jaxmem_hlo.cpu_executable import (
   ALIGNMENT_BYTES,
   PlacementItem,
   UnsupportedExecutableError,
-  load_placed,
   load_with_arena,
 )
 
