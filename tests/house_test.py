@@ -108,7 +108,7 @@ class Example:
     ignored = ("jaxmem.experimental", "jaxmem.demo")
     found = source_tree.reachable(("jaxmem", "jaxmem.cli"), known, ignored)
     lines = {m: len(known[m].read_text().splitlines()) for m in found}
-    for module in ("jaxmem.api", "jaxmem.batch", "jaxmem.session"):
+    for module in ("jaxmem.api", "jaxmem.batch", "jaxmem.planning"):
       self.assertIn(module, lines)
     total = sum(lines.values())
     largest = sorted(lines.items(), key=lambda row: -row[1])[:10]

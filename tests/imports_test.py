@@ -129,14 +129,14 @@ class ContractsTest(absltest.TestCase):
   def test_an_import_of_an_upper_package_breaks_one(self):
     self._append(
       "jaxmem/graph/liveness.py",
-      "def _late():\n  from jaxmem import session\n\n  return session",
+      "def _late():\n  from jaxmem import batch\n\n  return batch",
     )
     done = self._lint()
     self.assertNotEqual(done.returncode, 0)
     self.assertIn(
-      "jaxmem.graph is not allowed to import jaxmem.session", done.stdout
+      "jaxmem.graph is not allowed to import jaxmem.batch", done.stdout
     )
-    self.assertIn("jaxmem.graph.liveness -> jaxmem.session", done.stdout)
+    self.assertIn("jaxmem.graph.liveness -> jaxmem.batch", done.stdout)
 
   def test_a_circle_of_two_files_breaks_one(self):
     self._append(
