@@ -2,13 +2,8 @@
 
 from jaxmem.graph.bounds import LowerBound, MinCut, lower_bound
 from jaxmem.graph.callee_peaks import callee_peaks
-from jaxmem.graph.graph import (
-  Buffer,
-  Graph,
-  Node,
-  check_acyclic,
-  topological_order,
-)
+from jaxmem.graph.check_order import ValidationError, check_order
+from jaxmem.graph.graph import Buffer, Graph, Node
 from jaxmem.graph.heap_sharing import may_share_on_heap
 from jaxmem.graph.hlo_graph import (
   CalleePeak,
@@ -17,7 +12,11 @@ from jaxmem.graph.hlo_graph import (
   from_hlo,
 )
 from jaxmem.graph.liveness import live_ranges, peak_bytes
-from jaxmem.graph.validate import ValidationError, check_order
+from jaxmem.graph.topological import (
+  check_acyclic,
+  least_first_order,
+  topological_order,
+)
 
 __all__ = [
   "Buffer",
@@ -33,6 +32,7 @@ __all__ = [
   "check_acyclic",
   "check_order",
   "from_hlo",
+  "least_first_order",
   "live_ranges",
   "lower_bound",
   "may_share_on_heap",

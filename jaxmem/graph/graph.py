@@ -7,12 +7,13 @@ Nothing in this file knows about XLA, a solver, or a chosen order.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 
+from jaxmem.graph.topological import check_acyclic, successors_of
+
 # Sums of sizes must fit signed 64-bit integers.
-_LIMIT = 1 << 63
+_INT64_LIMIT = 1 << 63
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ class Graph:
   def _check_buffers(self):
     total_bytes = sum(b.size_bytes for b in self.buffers)
     total_bytes += sum(n.extra_bytes for n in self.nodes)
-    if total_bytes >= _LIMIT:
+    if total_bytes >= _INT64_LIMIT:
       raise ValueError(
         "All buffers and extra bytes together must be less than 2**63 bytes,"
         f" got {total_bytes}. Use a larger unit than bytes."
@@ -205,10 +206,7 @@ class Graph:
   @functools.cached_property
   def successors(self) -> tuple[tuple[int, ...], ...]:
     """For each node, the nodes that list it as a predecessor, ascending."""
-    successors: list[list[int]] = [[] for _ in self.nodes]
-    for index, node in enumerate(self.nodes):
-      for predecessor in node.predecessors:
-        successors[predecessor].append(index)
+    successors = successors_of([node.predecessors for node in self.nodes])
     return tuple(map(tuple, successors))
 
   @functools.cached_property
@@ -243,48 +241,3 @@ class Graph:
       toucher_starts=np.cumsum([0, *counts[:-1]], dtype=np.int64),
       shares=np.array(shares, np.int64).reshape(-1, 3),
     )
-
-
-def check_acyclic(
-  predecessors: Sequence[Sequence[int]], names: Sequence[str]
-) -> None:
-  """Raises ValueError, naming a cycle, if the precedences have one."""
-  if all(
-    predecessor < node
-    for node, before in enumerate(predecessors)
-    for predecessor in before
-  ):
-    return
-  order = topological_order(predecessors)
-  if len(order) == len(predecessors):
-    return
-  done = set(order)
-  node = next(n for n in range(len(predecessors)) if n not in done)
-  path: dict[int, int] = {}
-  while node not in path:
-    path[node] = len(path)
-    node = next(p for p in predecessors[node] if p not in done)
-  cycle = [*path][path[node] :]
-  # The walk went from each node to its predecessor: turn it around.
-  cycle = [cycle[0], *reversed(cycle)]
-  raise ValueError(
-    "The predecessors must not form a cycle, got "
-    + " -> ".join(repr(names[n]) for n in cycle)
-    + ". Drop one of these precedences."
-  )
-
-
-def topological_order(predecessors: Sequence[Sequence[int]]) -> list[int]:
-  """Returns the nodes, predecessors first; those on or after a cycle lack."""
-  successors: list[list[int]] = [[] for _ in predecessors]
-  waiting = [len(before) for before in predecessors]
-  for node, before in enumerate(predecessors):
-    for predecessor in before:
-      successors[predecessor].append(node)
-  order = [node for node, count in enumerate(waiting) if count == 0]
-  for node in order:
-    for successor in successors[node]:
-      waiting[successor] -= 1
-      if waiting[successor] == 0:
-        order.append(successor)
-  return order

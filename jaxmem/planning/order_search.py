@@ -25,9 +25,9 @@ from jaxmem.graph import (
   ComputationGraph,
   Graph,
   bounds,
+  check_order,
   from_hlo,
   liveness,
-  validate,
 )
 from jaxmem.options import Options
 from jaxmem.planning.tuning import TUNING
@@ -271,7 +271,7 @@ class OrderSearch:
     )
 
   def _set(self, graph: ComputationGraph, nodes: Sequence[int]) -> None:
-    validate.check_order(graph.graph, nodes)
+    check_order(graph.graph, nodes)
     ids = graph.schedule(nodes)
     schedule.check_schedule(graph.computation, ids)
     self.orders[graph.computation.id] = tuple(ids)

@@ -12,7 +12,7 @@ from jaxmem_hlo.module.opcodes import RENAMES
 from tiny_hlo import f32, s32, tuple_of
 
 from jaxmem import rewrite
-from jaxmem.graph import validate
+from jaxmem.graph import ValidationError, check_order
 from jaxmem.graph.hlo_graph import CalleePeak, from_hlo
 
 
@@ -42,7 +42,7 @@ class RecordedTest(parameterized.TestCase):
       found = from_hlo(model, computation)
       self.assertFalse(found.is_repaired)
       initial = range(found.graph.num_nodes)
-      validate.check_order(found.graph, initial)
+      check_order(found.graph, initial)
       orders[computation.id] = found.schedule(initial)
       schedule.check_schedule(computation, orders[computation.id])
       # Nodes are in the order of XLA's schedule.
@@ -90,8 +90,8 @@ class RecordedTest(parameterized.TestCase):
         order = [*first, *(n for n in initial if n not in first)]
         order_ids = found.schedule(order)
         schedule.check_schedule(module.entry, order_ids)
-        with self.assertRaises(validate.ValidationError):
-          validate.check_order(found.graph, order)
+        with self.assertRaises(ValidationError):
+          check_order(found.graph, order)
         orders = {module.entry.id: order_ids}
         late = _late_readers(module, recorded.platform, orders)
         self.assertIn(found.instructions[reader].name, late)

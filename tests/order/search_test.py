@@ -1,7 +1,8 @@
 import random_graphs
 from absl.testing import absltest, parameterized
+from naive_peak import check_peak
 
-from jaxmem.graph import liveness, validate
+from jaxmem.graph import check_order, liveness
 from jaxmem.order import search
 from jaxmem.order.directed_pass import DirectedPass
 from jaxmem.order.pass_state import Layout, PassState
@@ -35,7 +36,7 @@ class PassTest(parameterized.TestCase):
       for soft_bytes in (0, peak_bytes // 2, peak_bytes):
         found = make_pass(order, soft_bytes, peak_bytes + 1)
         if found is not None:
-          validate.check_order(graph, found)
+          check_order(graph, found)
           self.assertLessEqual(liveness.peak_bytes(graph, found), peak_bytes)
       self.assertIsNotNone(make_pass(order, 0, 10**12))
       self.assertIsNone(make_pass(order, 0, 0))
@@ -49,7 +50,7 @@ class SearchTest(parameterized.TestCase):
       initial, *orders = random_graphs.all_orders(graph)
       peaks = [liveness.peak_bytes(graph, o) for o in (initial, *orders)]
       result = search(graph, initial)
-      validate.check_peak(graph, result.order, result.peak_bytes)
+      check_peak(graph, result.order, result.peak_bytes)
       self.assertBetween(
         min(peaks), result.lower_bound_bytes, result.peak_bytes, msg=str(seed)
       )
@@ -61,7 +62,7 @@ class SearchTest(parameterized.TestCase):
     graph = random_graphs.train_step(30)
     initial = tuple(range(graph.num_nodes))
     result = search(graph, initial)
-    validate.check_peak(graph, result.order, result.peak_bytes)
+    check_peak(graph, result.order, result.peak_bytes)
     self.assertLess(result.peak_bytes, liveness.peak_bytes(graph, initial))
     self.assertLess(result.peak_bytes, 1.02 * result.lower_bound_bytes)
 

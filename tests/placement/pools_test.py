@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from placement_problems import least_height, problem, random_problem
 
 from jaxmem import cli
-from jaxmem.graph.validate import ValidationError
+from jaxmem.graph import ValidationError
 from jaxmem.placement import (
   Buffer,
   Gap,

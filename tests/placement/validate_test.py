@@ -5,7 +5,7 @@ import dataclasses
 from absl.testing import absltest, parameterized
 from placement_problems import random_problem
 
-from jaxmem.graph.validate import ValidationError
+from jaxmem.graph import ValidationError
 from jaxmem.placement import (
   Buffer,
   Gap,

@@ -15,7 +15,7 @@ from jaxmem_hlo.module.post_order import instruction_post_order
 
 from benchmarks import zoo
 from jaxmem import Options, cost
-from jaxmem.graph import from_hlo, validate
+from jaxmem.graph import check_order, from_hlo
 from jaxmem.planning import reorder
 
 _NUM_STEPS = 3
@@ -113,7 +113,7 @@ class ParityTest(parameterized.TestCase):
     model = AssignmentModel(edited.after, "cpu")
     entry = from_hlo(model, edited.after.entry)
     self.assertFalse(entry.is_repaired)
-    validate.check_order(entry.graph, range(entry.graph.num_nodes))
+    check_order(entry.graph, range(entry.graph.num_nodes))
     for computation in edited.after.computations:
       self.assertEqual(
         instruction_post_order(computation.proto.instructions),

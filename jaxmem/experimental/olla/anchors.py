@@ -7,7 +7,8 @@ the same, since the anchor may be earlier than the update should be.
 import dataclasses
 from collections.abc import Sequence
 
-from jaxmem.graph import Graph, liveness
+from jaxmem.experimental.olla import levels
+from jaxmem.graph import Graph
 
 
 def weight_updates(graph: Graph) -> tuple[int, ...]:
@@ -38,8 +39,8 @@ def anchor_updates(graph: Graph, updates: Sequence[int] | None = None) -> Graph:
   """
   if updates is None:
     updates = weight_updates(graph)
-  level = liveness.asap(graph).tolist()
-  backward_level = [graph.num_nodes - 1 - t for t in liveness.alap(graph)]
+  level = levels.asap(graph).tolist()
+  backward_level = [graph.num_nodes - 1 - t for t in levels.alap(graph)]
   before = [node.predecessors for node in graph.nodes]
   for update in updates:
     anchor = find_anchor(graph, update, level, backward_level)

@@ -3,9 +3,9 @@
 import dataclasses
 import itertools
 
+from jaxmem.experimental.olla import levels
 from jaxmem.experimental.olla.problem import Edge, Problem
 from jaxmem.experimental.olla.program_options import ProgramOptions
-from jaxmem.graph import liveness
 from jaxmem.order import reachability
 
 
@@ -34,8 +34,8 @@ class Windows:
     if not options.bound_lifetimes:
       return cls(num_steps, (0,) * num_steps, (num_steps - 1,) * num_steps)
     if not options.one_node_per_step:
-      earliest = tuple(liveness.asap(problem.graph).tolist())
-      latest = tuple(liveness.alap(problem.graph).tolist())
+      earliest = tuple(levels.asap(problem.graph).tolist())
+      latest = tuple(levels.alap(problem.graph).tolist())
       return cls(num_steps, earliest, latest)
     before, after = reachability.closure(problem.graph)
     return cls(

@@ -8,7 +8,7 @@ import random_graphs
 from jaxmem.experimental import allocators
 from jaxmem.experimental.allocators.mxnet import Mxnet, MxnetColoring
 from jaxmem.experimental.allocators.parallel import Paths, color_paths
-from jaxmem.graph.validate import ValidationError
+from jaxmem.graph import ValidationError
 
 
 def _graph(values, shares=()):

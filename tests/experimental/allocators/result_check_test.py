@@ -10,8 +10,7 @@ import random_graphs
 from jaxmem.experimental import allocators
 from jaxmem.experimental.allocators.parallel import with_sharing_edges
 from jaxmem.experimental.allocators.result_check import occupied_bytes
-from jaxmem.graph import Buffer
-from jaxmem.graph.validate import ValidationError
+from jaxmem.graph import Buffer, ValidationError
 
 
 def _is_valid(trace, result, **kwargs):

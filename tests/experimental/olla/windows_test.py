@@ -4,12 +4,13 @@ from absl.testing import absltest, parameterized
 from jaxmem.experimental.olla import (
   ProgramOptions,
   anchor_updates,
+  levels,
   weight_updates,
   without_shares,
 )
 from jaxmem.experimental.olla.problem import Problem
 from jaxmem.experimental.olla.windows import Windows, pairs
-from jaxmem.graph import Buffer, liveness
+from jaxmem.graph import Buffer
 
 
 def _buffer(
@@ -170,7 +171,7 @@ class AnchorTest(absltest.TestCase):
     for seed in range(30):
       graph = random_graphs.random_graph(seed, 9)
       anchored = anchor_updates(graph, range(9))
-      later = liveness.alap(anchored) - liveness.alap(graph)
+      later = levels.alap(anchored) - levels.alap(graph)
       self.assertLessEqual(later.max(), 0)
 
 

@@ -1,10 +1,11 @@
 import random_graphs
 from absl.testing import absltest, parameterized
+from naive_peak import check_peak
 
-from jaxmem.graph import liveness, validate
+from jaxmem.graph import ValidationError, check_order, liveness
 
 
-class ValidateTest(parameterized.TestCase):
+class CheckOrderTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
     # load and scale feed join; join feeds store.
@@ -19,7 +20,7 @@ class ValidateTest(parameterized.TestCase):
 
   def test_accepts_every_order(self):
     for order in random_graphs.all_orders(self.graph):
-      validate.check_order(self.graph, order)
+      check_order(self.graph, order)
 
   @parameterized.named_parameters(
     ("missing", (0, 1, 2), ["node 'store' never runs"]),
@@ -45,24 +46,24 @@ class ValidateTest(parameterized.TestCase):
     ),
   )
   def test_names_each_fault(self, order, faults):
-    with self.assertRaises(validate.ValidationError) as context:
-      validate.check_order(self.graph, order)
+    with self.assertRaises(ValidationError) as context:
+      check_order(self.graph, order)
     self.assertSequenceEqual(context.exception.faults, faults)
 
   def test_message_is_cut_short(self):
     graph = random_graphs.build([()] * 50, [])
-    with self.assertRaises(validate.ValidationError) as context:
-      validate.check_order(graph, ())
+    with self.assertRaises(ValidationError) as context:
+      check_order(graph, ())
     self.assertLen(context.exception.faults, 50)
     self.assertEndsWith(str(context.exception), "and 30 more")
 
   def test_recomputes_the_peak(self):
     # load 3, scale 5, join 2 are all live while join runs: 10.
-    validate.check_peak(self.graph, (0, 1, 2, 3), 10)
+    check_peak(self.graph, (0, 1, 2, 3), 10)
     with self.assertRaisesRegex(
-      validate.ValidationError, "peak is 10 bytes, but 9 were claimed"
+      ValidationError, "peak is 10 bytes, but 9 were claimed"
     ):
-      validate.check_peak(self.graph, (0, 1, 2, 3), 9)
+      check_peak(self.graph, (0, 1, 2, 3), 9)
 
   def test_every_swap_of_a_precedence_is_found(self):
     graph = random_graphs.train_step(4)
@@ -73,9 +74,9 @@ class ValidateTest(parameterized.TestCase):
         broken[index], broken[predecessor] = predecessor, index
         self.assertFalse(liveness.is_topological(graph, broken))
         with self.assertRaisesRegex(
-          validate.ValidationError, f"node '{node.name}' runs at step"
+          ValidationError, f"node '{node.name}' runs at step"
         ):
-          validate.check_order(graph, broken)
+          check_order(graph, broken)
 
 
 if __name__ == "__main__":
