@@ -22,7 +22,13 @@ from benchmarks import exact_models
 from benchmarks.row_output import emit_row, versions
 from benchmarks.synthetic import random_graph
 from jaxmem.experimental import olla
-from jaxmem.order import contract, cpsat_order, refute, search
+from jaxmem.order import (
+  CpSatOrderer,
+  MinCutSearch,
+  ProbingProver,
+  contract,
+  unchanged,
+)
 from jaxmem.solver import cpsat
 
 _SOURCES = flags.DEFINE_list(
@@ -50,7 +56,8 @@ def measure(model: str, depth: int, source: str) -> dict[str, Any]:
   contraction = contract(whole)
   graph = contraction.graph
   start_s = time.process_time()
-  found = search(graph, contraction.shrink(tuple(range(whole.num_nodes))))
+  given = contraction.shrink(tuple(range(whole.num_nodes)))
+  found = MinCutSearch().improve(graph, unchanged(graph, given, 0))
   seconds = time.process_time() - start_s
   order, bound = found.order, found.lower_bound_bytes
   row: dict[str, Any] = {
@@ -65,22 +72,19 @@ def measure(model: str, depth: int, source: str) -> dict[str, Any]:
   if bound == found.peak_bytes:
     return row
   start_s = time.process_time()
-  refuted = refute(graph, found.peak_bytes - 1, max_flows=_MAX_FLOWS.value)
+  probed = ProbingProver(max_flows=_MAX_FLOWS.value).improve(graph, found)
   row["probing"] = _answer(
     found.peak_bytes,
-    found.peak_bytes if refuted.refuted else bound,
+    probed.lower_bound_bytes,
     time.process_time() - start_s,
   )
   if graph.num_nodes > _MAX_NODES.value:
     return row
   row["done"] = _solve(
     lambda: _bytes(
-      cpsat_order(
-        graph,
-        order,
-        lower_bound_bytes=bound,
-        max_deterministic_time=_LIMIT.value,
-      )
+      CpSatOrderer(
+        max_nodes=_MAX_NODES.value, max_deterministic_time=_LIMIT.value
+      ).improve(graph, found)
     )
   )
   # OLLA's edges cannot share: its programs are about the graph without, whose

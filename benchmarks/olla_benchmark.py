@@ -66,7 +66,7 @@ def _plan_order(graph: Graph) -> tuple[tuple[int, ...], dict[str, Any]]:
   start_s = time.process_time()
   # Close to the program, a profile is flat, and a flat one packs badly.
   effort = cast(Any, _EFFORT.value)
-  found = order.plan_order(graph, effort=effort, close=False)
+  found = order.plan_order(graph, effort=effort, near_initial=False)
   return found.order, {
     "effort": _EFFORT.value,
     "order_s": round(time.process_time() - start_s, 3),

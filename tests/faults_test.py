@@ -27,7 +27,6 @@ def _result(graph, candidates, peak_bytes=100):
     order=tuple(candidates[0]) if candidates else (),
     peak_bytes=peak_bytes,
     lower_bound_bytes=0,
-    status="feasible",
     method="injected",
     num_passes=0,
     candidates=tuple(map(tuple, candidates)),

@@ -1,28 +1,27 @@
-"""Orderers: one per file, one signature, all deterministic."""
+"""Orderers: one per file, one protocol, all deterministic."""
 
 from jaxmem.order import exact, reachability
 from jaxmem.order.contraction import Contraction, contract
-from jaxmem.order.exact import cpsat_order
-from jaxmem.order.nearness import displacement, stay_close
-from jaxmem.order.planner import Effort, bring_closer, plan_order, unchanged
-from jaxmem.order.probing import ProbeResult, refute
-from jaxmem.order.result import OrderResult
-from jaxmem.order.search import search
+from jaxmem.order.displacement import reduce_displacement, total_displacement
+from jaxmem.order.exact import CpSatOrderer
+from jaxmem.order.planner import Effort, plan_order
+from jaxmem.order.probing import ProbingProver
+from jaxmem.order.result import Orderer, OrderResult, unchanged
+from jaxmem.order.search import MinCutSearch
 
 __all__ = [
   "Contraction",
+  "CpSatOrderer",
   "Effort",
+  "MinCutSearch",
   "OrderResult",
-  "ProbeResult",
-  "bring_closer",
+  "Orderer",
+  "ProbingProver",
   "contract",
-  "cpsat_order",
-  "displacement",
   "exact",
   "plan_order",
   "reachability",
-  "refute",
-  "search",
-  "stay_close",
+  "reduce_displacement",
+  "total_displacement",
   "unchanged",
 ]

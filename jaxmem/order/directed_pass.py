@@ -16,12 +16,18 @@ import heapq
 from collections.abc import Sequence
 
 from jaxmem.graph import Graph
-from jaxmem.order.pass_state import Layout, PassState
+from jaxmem.order.pass_state import DirectedGraph, PassState
 
-_MAX_DRAIN = 32
+# How many steps an excursion may add to its first, each of the node that adds
+# least, and how many it may drain after each.
+_MAX_EXCURSION_STEPS = 4
+_MAX_DRAINED_STEPS = 32
+# A changed node that waits for more than so many others is too far from running
+# for these to be worth an excursion.
 _MAX_WAITING_TO_WAKE = 3
 
-# Where a node that waits for lazy nodes only is to be found.
+# Where a node that waits for lazy nodes only is to be found: nowhere yet, in
+# the heap of candidates, or among those that did not fit when they were tried.
 _HIDDEN, _IN_HEAP, _BLOCKED = 0, 1, 2
 
 
@@ -35,7 +41,7 @@ class DirectedPass:
 
   def __init__(self, graph: Graph, *, forward: bool):
     self._forward = forward
-    self._initial = PassState(Layout.of(graph, forward=forward))
+    self._initial = PassState(DirectedGraph.of(graph, forward=forward))
     self.num_runs = 0
 
   def __call__(
@@ -43,7 +49,6 @@ class DirectedPass:
     priority_order: Sequence[int],
     soft_bytes: int,
     limit_bytes: int,
-    depth: int = 4,
   ) -> tuple[int, ...] | None:
     """Makes one pass.
 
@@ -52,16 +57,13 @@ class DirectedPass:
         preferred (later, in a backward pass).
       soft_bytes: The peak that the pass tries not to exceed.
       limit_bytes: The peak at which it gives up.
-      depth: How many steps an excursion may add to its first; 0 for none.
 
     Returns:
       A topological order whose peak is below `limit_bytes`, or None.
     """
     if not self._forward:
       priority_order = priority_order[::-1]
-    run = _Run(
-      self._initial.copy(), priority_order, soft_bytes, limit_bytes, depth
-    )
+    run = _Run(self._initial.copy(), priority_order, soft_bytes, limit_bytes)
     order = run.complete()
     self.num_runs += run.state.num_runs
     if order is None:
@@ -93,15 +95,13 @@ class _Run:
     priority_order: Sequence[int],
     soft_bytes: int,
     limit_bytes: int,
-    depth: int,
   ):
     self.state = state
-    self._layout = state.layout
+    self._graph = state.graph
     self._node_at = priority_order
     self._soft_bytes = soft_bytes
     self._limit_bytes = limit_bytes
-    self._depth = depth
-    num_nodes = state.layout.num_nodes
+    num_nodes = state.graph.num_nodes
     self._priority = [0] * num_nodes
     for rank, v in enumerate(priority_order):
       self._priority[v] = rank
@@ -114,11 +114,11 @@ class _Run:
 
   def complete(self) -> list[int] | None:
     """Runs everything; None if the hard limit was reached."""
-    state, num_nodes = self.state, self._layout.num_nodes
+    state, num_nodes = self.state, self._graph.num_nodes
     for v in range(num_nodes):
       if not state.waiting[v] and state.net[v] <= 0:
         state.falling.append(v)
-      if not state.eager_waiting[v] and not self._layout.lazy[v]:
+      if not state.eager_waiting[v] and not self._graph.lazy[v]:
         state.ready.append(v)
         self._mark(v)
     self._absorb(0)
@@ -126,8 +126,7 @@ class _Run:
       first = len(state.log)
       state.drain(0, self._soft_bytes)
       self._absorb(first)
-      if self._depth:
-        self._make_excursions()
+      self._make_excursions()
       if len(state.log) == num_nodes:
         break
       v = self._select()
@@ -174,9 +173,9 @@ class _Run:
     # tell that v does not fit, without running them.
     if state.peak_of(v) > soft_bytes or state.run_with_lazy(v) > soft_bytes:
       return _Excursion(False, state.live, len(state.log))
-    state.drain(num_falling, soft_bytes, base, _MAX_DRAIN)
+    state.drain(num_falling, soft_bytes, base, _MAX_DRAINED_STEPS)
     best = _Excursion(True, state.live, len(state.log))
-    for _ in range(self._depth):
+    for _ in range(_MAX_EXCURSION_STEPS):
       if best.live_bytes <= base:
         break
       w = self._least_net(num_ready)
@@ -184,7 +183,7 @@ class _Run:
         break
       state.run_with_lazy(w)
       if state.live > base:
-        state.drain(num_falling, soft_bytes, base, _MAX_DRAIN)
+        state.drain(num_falling, soft_bytes, base, _MAX_DRAINED_STEPS)
       if state.live < best.live_bytes:
         best = _Excursion(True, state.live, len(state.log))
     return best
@@ -241,20 +240,20 @@ class _Run:
 
   def _absorb(self, first: int) -> None:
     """Makes candidates known and marks what the steps since `first` changed."""
-    state, layout = self.state, self._layout
+    state, graph = self.state, self._graph
     for v in state.ready:
       if self._place[v] == _HIDDEN and state.waiting[v] >= 0:
         self._place[v] = _IN_HEAP
         heapq.heappush(self._heap, self._priority[v])
     state.ready.clear()
     for v in state.log[first:]:
-      for w in layout.after[v]:
+      for w in graph.after[v]:
         self._mark(w)
-      for b in layout.buffers_of[v]:
+      for b in graph.buffers_of[v]:
         if state.remaining[b] == 1:
           self._mark(state.last_toucher(b))
         if state.started[b] == v + 1:
-          for u in layout.touchers[b]:
+          for u in graph.touchers[b]:
             self._unblock(u)
 
   def _unblock(self, v: int) -> None:
@@ -265,17 +264,17 @@ class _Run:
   def _mark(self, v: int) -> None:
     """Has an excursion from v tried again, or from what v waits for."""
     state = self.state
-    if state.waiting[v] < 0 or self._layout.lazy[v]:
+    if state.waiting[v] < 0 or self._graph.lazy[v]:
       return
     if not state.eager_waiting[v]:
       self._unblock(v)
       self._add_dirty(v)
     elif state.eager_waiting[v] <= _MAX_WAITING_TO_WAKE:
-      for p in self._layout.before[v]:
+      for p in self._graph.before[v]:
         if (
           not state.eager_waiting[p]
           and state.waiting[p] >= 0
-          and not self._layout.lazy[p]
+          and not self._graph.lazy[p]
         ):
           self._add_dirty(p)
 

@@ -6,59 +6,49 @@ t. A buffer is live at t iff its first toucher has run by t and one of its last
 touchers had not run by t - 1.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from jaxmem.graph import Graph, liveness, lower_bound
+from jaxmem.graph import Graph, lower_bound
 from jaxmem.order import reachability
 from jaxmem.order.result import OrderResult
 from jaxmem.solver import cpsat
 
 
-def cpsat_order(
-  graph: Graph,
-  initial_order: Sequence[int],
-  *,
-  lower_bound_bytes: int = 0,
-  max_deterministic_time: float = 2.0,
-) -> OrderResult:
-  """Improves on an order, or proves that it cannot be improved.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CpSatOrderer:
+  """An orderer that improves on an order, or proves that none is better.
 
-  Args:
-    graph: The program; above about 100 nodes the model seldom finishes.
-    initial_order: A topological order; only lower peaks are looked for.
-    lower_bound_bytes: A known lower bound, if there is one.
+  Attributes:
+    max_nodes: Larger graphs are left as they are: above about 100 nodes the
+      model seldom finishes.
     max_deterministic_time: CP-SAT's limit, roughly in seconds.
-
-  Returns:
-    The better order or the initial one; "optimal" if that was proven.
   """
-  initial_order = tuple(initial_order)
-  peak_bytes = liveness.peak_bytes(graph, initial_order)
-  cuts = lower_bound(graph, initial_order, graph.num_nodes)
-  bound = max(lower_bound_bytes, cuts.num_bytes)
-  order = initial_order
-  if bound < peak_bytes:
-    model = OrderModel(graph, bound, peak_bytes - 1)
-    status, found, proven = model.solve(max_deterministic_time)
-    if status == "infeasible":
-      bound = peak_bytes
-    # The model may share more bytes than the order really does.
-    elif found and liveness.peak_bytes(graph, found) < peak_bytes:
-      order = found
-      peak_bytes = liveness.peak_bytes(graph, order)
-    bound = max(bound, proven)
-  return OrderResult(
-    order=order,
-    peak_bytes=peak_bytes,
-    lower_bound_bytes=bound,
-    status="optimal" if bound == peak_bytes else "feasible",
-    method="cp-sat",
-    num_passes=0,
-    candidates=tuple(dict.fromkeys((order, initial_order))),
-  )
+
+  max_nodes: int = 200
+  max_deterministic_time: float = 2.0
+
+  def improve(self, graph: Graph, known: OrderResult) -> OrderResult:
+    """Solves the model for lower peaks; see `Orderer.improve`."""
+    if graph.num_nodes > self.max_nodes:
+      return known
+    cuts = lower_bound(graph, known.order, graph.num_nodes)
+    bound = max(known.lower_bound_bytes, cuts.num_bytes)
+    method = f"{known.method} + cp-sat"
+    found = known
+    if bound < known.peak_bytes:
+      model = OrderModel(graph, bound, known.peak_bytes - 1)
+      status, order, proven = model.solve(self.max_deterministic_time)
+      if status == "infeasible":
+        bound = known.peak_bytes
+      elif order:
+        # The model may share more bytes than the order really does.
+        found = known.with_order(graph, order, method)
+      bound = max(bound, proven)
+    return dataclasses.replace(found, lower_bound_bytes=bound, method=method)
 
 
 class OrderModel:

@@ -10,14 +10,14 @@ from typing import Self
 
 from jaxmem.graph import Graph
 
-# Added to the count of touchers that remain of a buffer that is never freed, so
-# that the count never falls to the values that mean something.
+# What the count of remaining touchers of a buffer that is never freed begins
+# with: so it never falls to 1 or 0, which mean that a step can free the buffer.
 _NEVER_FREED = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-  """What does not change during a pass, as plain lists.
+class DirectedGraph:
+  """A graph read from one of its ends, as plain lists.
 
   Attributes:
     forward: Whether the pass starts at the program's first step.
@@ -48,7 +48,7 @@ class Layout:
 
   @classmethod
   def of(cls, graph: Graph, *, forward: bool) -> Self:
-    """Lays out a graph for passes in one direction."""
+    """Reads a graph in the direction of a pass."""
     sizes = [buffer.size_bytes for buffer in graph.buffers]
     before = [sorted(set(node.predecessors)) for node in graph.nodes]
     after = [sorted(set(successors)) for successors in graph.successors]
@@ -99,33 +99,30 @@ class PassState:
     num_runs: How often a node was run, undone ones included: a clock.
   """
 
-  def __init__(self, layout: Layout):
-    self.layout = layout
-    num_nodes = layout.num_nodes
-    sizes = layout.sizes
+  def __init__(self, graph: DirectedGraph):
+    self.graph = graph
+    num_nodes = graph.num_nodes
+    sizes = graph.sizes
     self.live = 0
     self.plus = [0] * num_nodes
     self.net = [0] * num_nodes
-    self.started = [
-      num_nodes + 1 if first else 0 for first in layout.live_first
-    ]
+    self.started = [num_nodes + 1 if first else 0 for first in graph.live_first]
     self.remaining = [
       len(touchers) + _NEVER_FREED * last
-      for touchers, last in zip(layout.touchers, layout.live_last, strict=True)
+      for touchers, last in zip(graph.touchers, graph.live_last, strict=True)
     ]
-    self._toucher_sum = [sum(touchers) for touchers in layout.touchers]
-    for b, touchers in enumerate(layout.touchers):
-      if layout.live_first[b] and (touchers or layout.live_last[b]):
+    for b, touchers in enumerate(graph.touchers):
+      if graph.live_first[b] and (touchers or graph.live_last[b]):
         self.live += sizes[b]
-      elif not layout.live_first[b]:
+      elif not graph.live_first[b]:
         for u in touchers:
           self.plus[u] += sizes[b]
           self.net[u] += sizes[b]
       if self.remaining[b] == 1:
         self.net[touchers[0]] -= sizes[b]
-    self.waiting = [len(before) for before in layout.before]
+    self.waiting = [len(before) for before in graph.before]
     self.eager_waiting = [
-      sum(not layout.lazy[p] for p in before) for before in layout.before
+      sum(not graph.lazy[p] for p in before) for before in graph.before
     ]
     self.log: list[int] = []
     self.falling: list[int] = []
@@ -144,13 +141,13 @@ class PassState:
     """What v's outputs would share with operands if v ran now."""
     # Forward an operand dies if v is its last toucher; backward, where time
     # runs the other way, if v is its first.
-    if self.layout.forward:
+    if self.graph.forward:
       count, dying = self.remaining, 1
     else:
       count, dying = self.started, 0
     saved = 0
     used: list[int] = []
-    for operand, output, num_bytes in self.layout.shares[v]:
+    for operand, output, num_bytes in self.graph.shares[v]:
       if count[operand] == dying and operand not in used and output not in used:
         used += (operand, output)
         saved += num_bytes
@@ -158,16 +155,16 @@ class PassState:
 
   def peak_of(self, v: int) -> int:
     """Bytes that would be live while v runs now."""
-    peak = self.live + self.plus[v] + self.layout.extra[v]
-    return peak - self.shared_bytes(v) if self.layout.shares[v] else peak
+    peak = self.live + self.plus[v] + self.graph.extra[v]
+    return peak - self.shared_bytes(v) if self.graph.shares[v] else peak
 
   def run(self, v: int) -> int:
     """Runs v, which waits for nothing; returns the bytes live meanwhile."""
-    layout = self.layout
-    sizes, touchers, mine = layout.sizes, layout.touchers, layout.buffers_of[v]
+    graph = self.graph
+    sizes, touchers, mine = graph.sizes, graph.touchers, graph.buffers_of[v]
     waiting, net, plus = self.waiting, self.net, self.plus
     started, remaining = self.started, self.remaining
-    toucher_sum, falling = self._toucher_sum, self.falling
+    falling = self.falling
     during = self.peak_of(v)
     live = self.live
     waiting[v] = -1
@@ -182,10 +179,9 @@ class PassState:
           if not waiting[u] and net[u] <= 0:
             falling.append(u)
       remaining[b] -= 1
-      toucher_sum[b] -= v
       left = remaining[b]
       if left == 1:
-        u = toucher_sum[b]
+        u = self.last_toucher(b)
         net[u] -= sizes[b]
         if not waiting[u] and net[u] <= 0:
           falling.append(u)
@@ -200,8 +196,8 @@ class PassState:
   def _release(self, v: int) -> None:
     waiting, net, falling = self.waiting, self.net, self.falling
     eager_waiting, ready = self.eager_waiting, self.ready
-    lazy = self.layout.lazy[v]
-    for w in self.layout.after[v]:
+    lazy = self.graph.lazy[v]
+    for w in self.graph.after[v]:
       waiting[w] -= 1
       if not waiting[w] and net[w] <= 0:
         falling.append(w)
@@ -216,39 +212,43 @@ class PassState:
     `falling` and `ready` keep what the run added: the caller shortens them, or
     filters them by `waiting` and `net`.
     """
-    layout = self.layout
-    sizes, touchers = layout.sizes, layout.touchers
+    graph = self.graph
+    sizes, touchers = graph.sizes, graph.touchers
     net, plus = self.net, self.plus
     started, remaining = self.started, self.remaining
-    toucher_sum = self._toucher_sum
     v = self.log.pop()
-    eager = not layout.lazy[v]
-    for w in layout.after[v]:
+    eager = not graph.lazy[v]
+    for w in graph.after[v]:
       self.waiting[w] += 1
       self.eager_waiting[w] += eager
-    self.waiting[v] = 0
     live = self.live
-    for b in reversed(layout.buffers_of[v]):
+    for b in reversed(graph.buffers_of[v]):
       left = remaining[b]
       size = sizes[b]
       if left == 1:
-        net[toucher_sum[b]] += size
+        net[self.last_toucher(b)] += size
       elif not left:
         live += size
       remaining[b] = left + 1
-      toucher_sum[b] += v
       if started[b] == v + 1:
         started[b] = 0
         live -= size
         for u in touchers[b]:
           plus[u] += size
           net[u] += size
+    self.waiting[v] = 0
     self.live = live
     return v
 
   def last_toucher(self, b: int) -> int:
     """The only toucher that has not run, of a buffer with one remaining."""
-    return self._toucher_sum[b]
+    waiting = self.waiting
+    touchers = self.graph.touchers[b]
+    # Most passes run most nodes in about the program's order.
+    for u in reversed(touchers) if self.graph.forward else touchers:
+      if waiting[u] >= 0:
+        return u
+    raise AssertionError("One toucher remains.")
 
   def undo_to(self, num_steps: int) -> None:
     """Takes back runs until `num_steps` of them are left."""
@@ -260,7 +260,7 @@ class PassState:
     if not self.waiting[w]:
       return self.run(w)
     peak = 0
-    for p in self.layout.before[w]:
+    for p in self.graph.before[w]:
       if not self.waiting[p]:
         peak = max(peak, self.run(p))
     return max(peak, self.run(w))

@@ -6,68 +6,69 @@ from typing import Literal
 
 from jaxmem.graph import Graph, liveness, lower_bound
 from jaxmem.order.contraction import Contraction, contract
-from jaxmem.order.exact import cpsat_order
-from jaxmem.order.nearness import stay_close
-from jaxmem.order.probing import refute
-from jaxmem.order.result import OrderResult
-from jaxmem.order.search import search
+from jaxmem.order.displacement import reduce_displacement
+from jaxmem.order.exact import CpSatOrderer
+from jaxmem.order.probing import ProbingProver
+from jaxmem.order.result import Orderer, OrderResult, unchanged
+from jaxmem.order.search import MinCutSearch
 
 Effort = Literal["fast", "normal", "prove"]
 
+# Pricing a candidate takes longer than finding it, and the first ones are best.
 _MAX_CANDIDATES = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Budget:
-  """What an effort may spend.
+class _Team:
+  """The orderers of an effort.
 
   Attributes:
-    max_passes: Passes of the search.
-    max_runs: Node executions of the search, a few microseconds each, while
-      they bring nothing; `search` says how many more it may spend.
-    max_flows: Minimum cuts for the final bound.
-    tolerance: The relative gap that needs no more search and no proof.
-    max_cpsat_nodes: The largest contracted graph that CP-SAT is given.
-    max_cpsat_time: Its deterministic time.
-    max_probe_flows: Minimum cuts for the destructive proof.
+    searcher: Finds orders.
+    provers: Mainly prove that an order is optimal; they are asked in turn, as
+      long as the gap is above the tolerance. Probing comes first: its time is
+      known beforehand, that of CP-SAT is not.
+    tolerance: The gap between peak and bound that needs no more work, relative
+      to the bound less `graph.base_bytes`.
   """
 
-  max_passes: int
-  max_runs: int
-  max_flows: int
+  searcher: Orderer
+  provers: tuple[Orderer, ...]
   tolerance: float
-  max_cpsat_nodes: int
-  max_cpsat_time: float
-  max_probe_flows: int
+
+  def accepts(self, graph: Graph, found: OrderResult) -> bool:
+    """Whether a result is good enough."""
+    gap_bytes = found.peak_bytes - found.lower_bound_bytes
+    bound_bytes = found.lower_bound_bytes - graph.base_bytes
+    return gap_bytes <= self.tolerance * bound_bytes
 
 
-_BUDGETS = {
-  "fast": _Budget(
-    max_passes=12,
-    max_runs=200_000,
-    max_flows=20,
+_TEAMS: dict[Effort, _Team] = {
+  "fast": _Team(
+    searcher=MinCutSearch(
+      max_passes=12, max_runs=200_000, max_flows=20, tolerance=1e-3
+    ),
+    provers=(),
     tolerance=1e-3,
-    max_cpsat_nodes=0,
-    max_cpsat_time=0.0,
-    max_probe_flows=0,
   ),
-  "normal": _Budget(
-    max_passes=60,
-    max_runs=200_000,
-    max_flows=60,
+  "normal": _Team(
+    searcher=MinCutSearch(
+      max_passes=60, max_runs=200_000, max_flows=60, tolerance=1e-4
+    ),
+    provers=(
+      ProbingProver(max_flows=2_000, tolerance=1e-4),
+      CpSatOrderer(max_nodes=200, max_deterministic_time=0.5),
+    ),
     tolerance=1e-4,
-    max_cpsat_nodes=200,
-    max_cpsat_time=0.5,
-    max_probe_flows=2_000,
   ),
-  "prove": _Budget(
-    max_passes=160,
-    max_runs=4_000_000,
-    max_flows=1_000,
+  "prove": _Team(
+    searcher=MinCutSearch(
+      max_passes=160, max_runs=4_000_000, max_flows=1_000, tolerance=0.0
+    ),
+    provers=(
+      ProbingProver(max_flows=20_000),
+      CpSatOrderer(max_nodes=200, max_deterministic_time=20.0),
+    ),
     tolerance=0.0,
-    max_cpsat_nodes=200,
-    max_cpsat_time=20.0,
-    max_probe_flows=20_000,
   ),
 }
 
@@ -79,7 +80,7 @@ def plan_order(
   effort: Effort = "normal",
   prove: bool = True,
   start: Sequence[int] | None = None,
-  close: bool = True,
+  near_initial: bool = True,
 ) -> OrderResult:
   """Finds an order with a low peak, close to the compiler's order.
 
@@ -97,152 +98,87 @@ def plan_order(
       CP-SAT), as far as the effort has them.
     start: An order that is known to be good, to begin the search with; the
       initial order if None.
-    close: Whether to bring the best order closer to the initial one as far as
-      its peak allows. It then uses what the peak allows at most steps, so that
-      little may be wasted when buffers are placed: without, they pack better.
+    near_initial: Whether to bring the best order closer to the initial one as
+      far as its peak allows. It then uses what the peak allows at most steps,
+      so that little may be wasted when buffers are placed: without, they pack
+      better.
 
   Returns:
-    The best order found, never worse than the initial order. With `close`,
-    the candidates hold it as it was found, too.
+    The best order found, never worse than the initial order. With
+    `near_initial`, the candidates hold it as it was found, too.
 
   Raises:
     ValueError: If the effort is unknown or the order is not topological.
   """
-  if effort not in _BUDGETS:
+  if effort not in _TEAMS:
     raise ValueError(
-      f"effort must be one of {', '.join(_BUDGETS)}, got {effort!r}."
+      f"effort must be one of {', '.join(_TEAMS)}, got {effort!r}."
     )
   initial = tuple(range(graph.num_nodes))
   if initial_order is not None:
     initial = tuple(initial_order)
   if not liveness.is_topological(graph, initial):
     raise ValueError(
-      "initial_order must be a topological permutation of the nodes; see"
-      " validate.check_order for what is wrong."
+      "initial_order must be a topological permutation of the nodes;"
+      " jaxmem.graph.check_order says what is wrong."
     )
-  peak_bytes = liveness.peak_bytes(graph, initial)
   bound = lower_bound(graph, initial, max_flows=1).num_bytes
-  if bound == peak_bytes:
-    return unchanged(graph, initial, bound)
+  kept = unchanged(graph, initial, bound)
+  if kept.status == "optimal":
+    return kept
   contraction = contract(graph)
-  budget = _BUDGETS[effort]
-  if not prove:
-    budget = dataclasses.replace(budget, max_cpsat_nodes=0, max_probe_flows=0)
-  found = _improve(contraction, start or initial, budget)
-  return _expand(graph, contraction, initial, found, close)
-
-
-def unchanged(
-  graph: Graph, order: Sequence[int], lower_bound_bytes: int
-) -> OrderResult:
-  """Returns the result that keeps an order.
-
-  Args:
-    graph: The program.
-    order: The order to keep.
-    lower_bound_bytes: No order has a lower peak.
-  """
-  peak_bytes = liveness.peak_bytes(graph, order)
-  return OrderResult(
-    order=tuple(order),
-    peak_bytes=peak_bytes,
-    lower_bound_bytes=lower_bound_bytes,
-    status="optimal" if lower_bound_bytes == peak_bytes else "feasible",
-    method="min cut",
-    num_passes=0,
-    candidates=(tuple(order),),
-  )
+  found = _improve(contraction, start or initial, _TEAMS[effort], prove)
+  return _expand(graph, contraction, kept, found, near_initial)
 
 
 def _improve(
-  contraction: Contraction, start: Sequence[int], budget: _Budget
+  contraction: Contraction, start: Sequence[int], team: _Team, prove: bool
 ) -> OrderResult:
   """Runs the orderers on the contracted graph."""
   graph = contraction.graph
-  found = search(
-    graph,
-    contraction.shrink(start),
-    max_passes=budget.max_passes,
-    max_runs=budget.max_runs,
-    max_flows=budget.max_flows,
-    tolerance=budget.tolerance,
-  )
-  accepted = budget.tolerance * (found.lower_bound_bytes - graph.base_bytes)
-  if found.peak_bytes - found.lower_bound_bytes <= accepted:
-    return found
-  # Probing first: its time is known beforehand, that of CP-SAT is not.
-  below = found.peak_bytes - 1 - int(accepted)
-  if refute(graph, below, max_flows=budget.max_probe_flows).refuted:
-    return dataclasses.replace(
-      found,
-      lower_bound_bytes=below + 1,
-      status="optimal" if below + 1 == found.peak_bytes else "feasible",
-      method=f"{found.method} + probing",
-    )
-  if graph.num_nodes <= budget.max_cpsat_nodes:
-    decided = cpsat_order(
-      graph,
-      found.order,
-      lower_bound_bytes=found.lower_bound_bytes,
-      max_deterministic_time=budget.max_cpsat_time,
-    )
-    found = dataclasses.replace(
-      decided,
-      method=f"{found.method} + cp-sat",
-      num_passes=found.num_passes,
-      candidates=tuple(dict.fromkeys((decided.order, *found.candidates))),
-    )
-  return found
-
-
-def bring_closer(
-  graph: Graph, initial: Sequence[int], best: tuple[int, ...]
-) -> tuple[int, ...]:
-  """Returns an order closer to the initial one, with no higher peak.
-
-  Args:
-    graph: The program.
-    initial: The compiler's order.
-    best: An order whose peak is to be kept.
-  """
-  found = stay_close(graph, initial, best)
-  if liveness.peak_bytes(graph, found) > liveness.peak_bytes(graph, best):
-    return best
+  found = unchanged(graph, contraction.shrink(start), 0)
+  found = team.searcher.improve(graph, found)
+  for prover in team.provers if prove else ():
+    if team.accepts(graph, found):
+      break
+    found = prover.improve(graph, found)
   return found
 
 
 def _expand(
   graph: Graph,
   contraction: Contraction,
-  initial: tuple[int, ...],
+  kept: OrderResult,
   found: OrderResult,
-  close: bool,
+  near_initial: bool,
 ) -> OrderResult:
-  """Returns a result for the graph from one for the contracted graph."""
-  best = contraction.expand(found.order)
-  peak_bytes = liveness.peak_bytes(graph, best)
-  if peak_bytes >= liveness.peak_bytes(graph, initial):
-    return _with_order(found, graph, initial, (initial,))
-  first = bring_closer(graph, initial, best) if close else best
+  """Returns a result for the graph from one for the contracted graph.
+
+  Args:
+    graph: The program.
+    contraction: Of the program; its orders keep their peaks when expanded.
+    kept: The result that keeps the initial order.
+    found: The best result on the contracted graph.
+    near_initial: See `plan_order`.
+  """
+  initial = kept.order
+  if found.peak_bytes >= kept.peak_bytes:
+    return dataclasses.replace(
+      found,
+      order=initial,
+      peak_bytes=kept.peak_bytes,
+      candidates=(initial,),
+    )
+  best, peak_bytes = contraction.expand(found.order), found.peak_bytes
+  first = best
+  if near_initial:
+    first, peak_bytes = reduce_displacement(graph, initial, best)
   orders = [contraction.expand(order) for order in found.candidates]
   candidates = dict.fromkeys((first, best, *orders))
   candidates.pop(initial, None)
-  kept = (*[*candidates][: _MAX_CANDIDATES - 1], initial)
-  return _with_order(found, graph, first, kept)
-
-
-def _with_order(
-  found: OrderResult,
-  graph: Graph,
-  order: tuple[int, ...],
-  candidates: tuple[tuple[int, ...], ...],
-) -> OrderResult:
-  peak_bytes = liveness.peak_bytes(graph, order)
-  proven = peak_bytes == found.lower_bound_bytes
   return dataclasses.replace(
     found,
-    order=order,
+    order=first,
     peak_bytes=peak_bytes,
-    status="optimal" if proven else "feasible",
-    candidates=candidates,
+    candidates=(*[*candidates][: _MAX_CANDIDATES - 1], initial),
   )

@@ -7,32 +7,55 @@ assumption (Klein and Scholl's destructive improvement, for peak memory).
 """
 
 import dataclasses
+from typing import NamedTuple
 
 from jaxmem.graph import Graph, MinCut, topological_order
 from jaxmem.order import reachability
+from jaxmem.order.result import OrderResult
+
+# A round probes so many nodes, those with the highest minimum cuts: what is
+# learnt there carries furthest.
+_MAX_PROBED_NODES = 25
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
+class ProbingProver:
+  """An orderer that leaves the order as it is and tries to prove it optimal.
+
+  Attributes:
+    max_flows: How many minimum cuts to compute at most.
+    tolerance: The gap that needs no proof, relative to the bound less
+      `graph.base_bytes`.
+  """
+
+  max_flows: int = 5_000
+  tolerance: float = 0.0
+
+  def improve(self, graph: Graph, known: OrderResult) -> OrderResult:
+    """Refutes lower peaks; see `Orderer.improve`."""
+    accepted = self.tolerance * (known.lower_bound_bytes - graph.base_bytes)
+    below = known.peak_bytes - 1 - int(accepted)
+    if not refute(graph, below, max_flows=self.max_flows).refuted:
+      return known
+    return dataclasses.replace(
+      known, lower_bound_bytes=below + 1, method=f"{known.method} + probing"
+    )
+
+
+class ProbeResult(NamedTuple):
   """What probing found out.
 
   Attributes:
     refuted: Whether no order has a peak of at most the probed bytes.
-    num_edges: How many precedences were learnt.
     num_flows: How many minimum cuts were computed.
   """
 
   refuted: bool
-  num_edges: int
   num_flows: int
 
 
 def refute(
-  graph: Graph,
-  peak_bytes: int,
-  *,
-  max_flows: int = 5_000,
-  num_nodes: int = 25,
+  graph: Graph, peak_bytes: int, *, max_flows: int = 5_000
 ) -> ProbeResult:
   """Tries to prove that every order's peak exceeds `peak_bytes`.
 
@@ -41,14 +64,13 @@ def refute(
     peak_bytes: The peak to refute, usually one less than the best known.
     max_flows: How many minimum cuts to compute at most. A round begins with one
       for each node: a graph with more nodes is not tried at all.
-    num_nodes: How many nodes to probe in each round, highest cuts first.
 
   Returns:
     The outcome; `refuted` is a proof, its absence says nothing.
   """
   if graph.num_nodes > max_flows:
-    return ProbeResult(refuted=False, num_edges=0, num_flows=0)
-  return _Prober(graph, peak_bytes, max_flows, num_nodes).run()
+    return ProbeResult(refuted=False, num_flows=0)
+  return _Prober(graph, peak_bytes, max_flows).run()
 
 
 class _OutOfFlowsError(Exception):
@@ -58,26 +80,18 @@ class _OutOfFlowsError(Exception):
 class _Prober:
   """The graph with all precedences learnt so far."""
 
-  def __init__(
-    self, graph: Graph, peak_bytes: int, max_flows: int, num_nodes: int
-  ):
+  def __init__(self, graph: Graph, peak_bytes: int, max_flows: int):
     self._graph = graph
     self._peak_bytes = peak_bytes
     self._max_flows = max_flows
-    self._num_probed = num_nodes
     self._num_flows = 0
-    self._num_edges = 0
 
   def run(self) -> ProbeResult:
     try:
       refuted = self._refute()
     except _OutOfFlowsError:
       refuted = False
-    return ProbeResult(
-      refuted=refuted,
-      num_edges=self._num_edges,
-      num_flows=self._num_flows,
-    )
+    return ProbeResult(refuted, self._num_flows)
 
   def _refute(self) -> bool:
     while True:
@@ -90,9 +104,8 @@ class _Prober:
           return True
       nodes = sorted(range(len(bounds)), key=lambda v: -bounds[v])
       edges = []
-      for v in nodes[: self._num_probed]:
+      for v in nodes[:_MAX_PROBED_NODES]:
         edges += self._probe(v)
-      self._num_edges += len(edges)
       if not edges:
         return False
       if not self._add(edges):

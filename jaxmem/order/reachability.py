@@ -1,7 +1,5 @@
 """Ancestors and descendants as bit sets: Python integers, bit v for node v."""
 
-from collections.abc import Iterator
-
 from jaxmem.graph import Graph, topological_order
 
 
@@ -20,11 +18,3 @@ def closure(graph: Graph) -> tuple[list[int], list[int]]:
     for p in graph.nodes[v].predecessors:
       descendants[p] |= descendants[v] | (1 << v)
   return ancestors, descendants
-
-
-def members(bits: int) -> Iterator[int]:
-  """Yields the members of a bit set, ascending."""
-  while bits:
-    lowest = bits & -bits
-    yield lowest.bit_length() - 1
-    bits ^= lowest

@@ -11,6 +11,7 @@ Deterministic: no clock and no randomness; effort is counted in passes, node
 executions and flows.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -20,93 +21,96 @@ from jaxmem.graph import Graph, LowerBound, MinCut, liveness, lower_bound
 from jaxmem.order.directed_pass import DirectedPass
 from jaxmem.order.result import OrderResult
 
+# How many of the best orders a result names, for whoever prices them.
 _MAX_CANDIDATES = 8
+# The search ends at so many times `max_runs`, even if it keeps improving.
 _MAX_EXTENSION = 5
+# Only the highest bottlenecks are cut, since each takes a minimum cut.
 _MAX_BOTTLENECKS = 24
 _MAX_STALLED_ROUNDS = 2
 _NUM_BISECTIONS = 6
+_NUM_BISECTIONS_IN_ROUND = 3
+# Minimum cuts to raise the bound by before the rounds, and after each.
+_MAX_FLOWS_BEFORE = 20
+_MAX_FLOWS_IN_ROUND = 10
+# A round's threshold for bottlenecks, between the bound (0) and the peak (1).
 _THRESHOLDS = (0.5, 0.8, 0.2, 0.95)
+# A bisection ends when what is left is this part of the peak.
+_FINEST_BISECTION = 5000
 
 Side = Literal["least", "most"]
 
 
-def search(
-  graph: Graph,
-  initial_order: Sequence[int],
-  *,
-  max_passes: int = 160,
-  max_runs: int = 1_000_000,
-  max_flows: int = 150,
-  tolerance: float = 0.0,
-) -> OrderResult:
-  """Searches for an order with a low peak.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MinCutSearch:
+  """An orderer that searches with passes, for graphs of any size.
 
-  Args:
-    graph: The program; contract it first, it pays.
-    initial_order: A topological order to start from and never to be worse than.
+  Contract the graph first: it pays.
+
+  Attributes:
     max_passes: How many passes to make at most.
-    max_runs: After how many node executions without a better order to begin
-      no new pass. Five times as many end the search in any case.
+    max_runs: After how many node executions, a few microseconds each, without
+      a better order to begin no new pass. Five times as many end the search in
+      any case.
     max_flows: How many minimum cuts to spend on the final bound.
     tolerance: The gap to stop at, relative to the bound less
       `graph.base_bytes`.
-
-  Returns:
-    The best order found, of status "optimal" if its peak meets the bound.
   """
-  return _Search(graph, initial_order, max_passes, max_runs, tolerance).run(
-    max_flows
-  )
+
+  max_passes: int = 160
+  max_runs: int = 1_000_000
+  max_flows: int = 150
+  tolerance: float = 0.0
+
+  def improve(self, graph: Graph, known: OrderResult) -> OrderResult:
+    """Searches for a lower peak; see `Orderer.improve`."""
+    return _SearchRun(self, graph, known).run()
 
 
-class _Search:
+class _SearchRun:
   """The best order so far and what may still be spent."""
 
-  def __init__(
-    self,
-    graph: Graph,
-    initial_order: Sequence[int],
-    max_passes: int,
-    max_runs: int,
-    tolerance: float,
-  ):
-    self._tolerance = tolerance
+  def __init__(self, limits: MinCutSearch, graph: Graph, known: OrderResult):
+    self._limits = limits
+    self._known = known
     self._graph = graph
     self._cut = MinCut(graph)
     self._passes: dict[bool, DirectedPass] = {}
-    self._max_passes = max_passes
-    self._max_runs = max_runs
-    self._num_runs_at_best = 0
     self._num_passes = 0
-    self._initial = tuple(initial_order)
-    self._best = self._initial
-    self._peak_bytes = liveness.peak_bytes(graph, self._initial)
-    self._bound = LowerBound(0, None, 0)
-    self._improvements = [self._initial]
+    # Each order is better than the one before it; the first was given.
+    self._improvements = [known.order]
+    self._num_runs_at_best = 0
+    self._peak_bytes = known.peak_bytes
+    self._bound = LowerBound(known.lower_bound_bytes, None, 0)
 
-  def run(self, max_flows: int) -> OrderResult:
-    self._raise_bound(20)
+  @property
+  def _best(self) -> tuple[int, ...]:
+    return self._improvements[-1]
+
+  def run(self) -> OrderResult:
+    self._raise_bound(_MAX_FLOWS_BEFORE)
     for forward in (False, True):
-      self._bisect(forward, self._initial, _NUM_BISECTIONS)
-      self._raise_bound(20)
+      self._bisect(forward, self._improvements[0], _NUM_BISECTIONS)
+      self._raise_bound(_MAX_FLOWS_BEFORE)
     num_rounds = num_stalled = 0
     while not self._is_done() and num_stalled < _MAX_STALLED_ROUNDS:
       peak_bytes = self._peak_bytes
       self._round(_THRESHOLDS[num_rounds % len(_THRESHOLDS)])
       num_rounds += 1
       num_stalled = num_stalled + 1 if self._peak_bytes == peak_bytes else 0
-    self._raise_bound(max_flows)
+    self._raise_bound(self._limits.max_flows)
     return self._result()
 
   def _is_done(self) -> bool:
+    limits = self._limits
     num_runs = self._num_runs()
     bound = self._bound.num_bytes
-    accepted = self._tolerance * max(0, bound - self._graph.base_bytes)
+    accepted = limits.tolerance * max(0, bound - self._graph.base_bytes)
     return (
       self._peak_bytes <= bound + accepted
-      or self._num_passes >= self._max_passes
-      or num_runs >= self._num_runs_at_best + self._max_runs
-      or num_runs >= _MAX_EXTENSION * self._max_runs
+      or self._num_passes >= limits.max_passes
+      or num_runs >= self._num_runs_at_best + limits.max_runs
+      or num_runs >= _MAX_EXTENSION * limits.max_runs
     )
 
   def _num_runs(self) -> int:
@@ -134,8 +138,8 @@ class _Search:
           ):
             self._make_pass(forward, order, soft_bytes)
     for forward in (False, True):
-      self._bisect(forward, self._best, 3)
-    self._raise_bound(10)
+      self._bisect(forward, self._best, _NUM_BISECTIONS_IN_ROUND)
+    self._raise_bound(_MAX_FLOWS_IN_ROUND)
 
   def _between(self, fraction: float) -> int:
     bound = self._bound.num_bytes
@@ -153,7 +157,8 @@ class _Search:
         low = max(low, soft_bytes)
       if peak_bytes is not None:
         high = min(high, peak_bytes)
-      if high - low <= 1 + (high - self._graph.base_bytes) // 5000:
+      rest_bytes = (high - self._graph.base_bytes) // _FINEST_BISECTION
+      if high - low <= 1 + rest_bytes:
         return
       soft_bytes = high - 1 if step == 0 else (low + high) // 2
 
@@ -171,20 +176,20 @@ class _Search:
   def _offer(self, order: tuple[int, ...]) -> int:
     peak_bytes = liveness.peak_bytes(self._graph, order)
     if peak_bytes < self._peak_bytes:
-      self._best, self._peak_bytes = order, peak_bytes
-      self._num_runs_at_best = self._num_runs()
       self._improvements.append(order)
+      self._peak_bytes = peak_bytes
+      self._num_runs_at_best = self._num_runs()
     return peak_bytes
 
   def _partition_at_bottlenecks(
     self, threshold: int, side: Side
   ) -> tuple[int, ...]:
     """The best order, stably partitioned by the cut of each bottleneck."""
-    order = self._best
+    best = order = self._best
     live = liveness.live_bytes(self._graph, order)
     peaks = sorted(bottlenecks(live, threshold), key=lambda i: (-live[i], -i))
     for step in sorted(peaks[:_MAX_BOTTLENECKS]):
-      node = self._best[step]
+      node = best[step]
       inside = self._cut.side(node, side)
       num_bytes = self._cut.bound(node)
       if num_bytes > self._bound.num_bytes:
@@ -195,17 +200,15 @@ class _Search:
     return order
 
   def _result(self) -> OrderResult:
-    bound = self._bound.num_bytes
-    kept = self._improvements[:-_MAX_CANDIDATES:-1]
-    candidates = dict.fromkeys((*kept, self._initial))
     # The initial order comes last even if it is also the best.
+    kept = self._improvements[:-_MAX_CANDIDATES:-1]
+    candidates = dict.fromkeys((*kept, *self._known.candidates))
     return OrderResult(
       order=self._best,
       peak_bytes=self._peak_bytes,
-      lower_bound_bytes=bound,
-      status="optimal" if self._peak_bytes == bound else "feasible",
+      lower_bound_bytes=self._bound.num_bytes,
       method="search",
-      num_passes=self._num_passes,
+      num_passes=self._known.num_passes + self._num_passes,
       candidates=tuple(candidates),
     )
 

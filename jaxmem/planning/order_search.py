@@ -185,7 +185,7 @@ class OrderSearch:
     return order.plan_order(
       graph,
       effort=self._options.effort,
-      close=self._is_close_first,
+      near_initial=self._is_close_first,
       **options,
     )
 
@@ -204,7 +204,8 @@ class OrderSearch:
     """Yields orders, and after the first one that is close to XLA's."""
     yield from candidates[:1]
     if not self._is_close_first and candidates:
-      yield order.bring_closer(graph, self._initial, candidates[0])
+      near, _ = order.reduce_displacement(graph, self._initial, candidates[0])
+      yield near
     yield from candidates[1:]
 
   def _proven(self) -> order.OrderResult | None:
@@ -220,7 +221,6 @@ class OrderSearch:
       packed,
       peak_bytes=peak_bytes,
       lower_bound_bytes=low,
-      status="optimal" if peak_bytes == low else "feasible",
     )
 
   def _meets(self, peak_bytes: int, bound_bytes: int) -> bool:
@@ -297,7 +297,7 @@ class OrderSearch:
         break
     least = min(priced.values())
     alike = [c for c, b in priced.items() if b <= least * _TUNING.alike_ratio]
-    best = min(alike, key=lambda c: order.displacement(c, initial))
+    best = min(alike, key=lambda c: order.total_displacement(c, initial))
     return best, priced[best]
 
   def _price(self, nodes: Sequence[int], limit_bytes: int | None) -> int:

@@ -260,7 +260,7 @@ def cost_table(
 
   costs = [cost(allocator) for allocator in allocators]
   # The search's own order packs best: close to the program's, it is flat.
-  found = order.plan_order(graph, close=False)
+  found = order.plan_order(graph, near_initial=False)
   last = cost(Static(method="jaxmem", use_solver=False), found.order)
   name = f"{last.strategy}, jaxmem order"
   return CostTable(

@@ -4,7 +4,7 @@ import cross_check_graphs
 import random_graphs
 from absl.testing import absltest, parameterized
 
-from jaxmem.order import cpsat_order
+from jaxmem.order import CpSatOrderer, unchanged
 from jaxmem.order.exact import OrderModel
 
 
@@ -31,11 +31,11 @@ class BoundTest(parameterized.TestCase):
     self.assertIsNotNone(order)
     self.assertEqual(bound, optimum)
 
-  def test_cpsat_order_proves_its_order_to_the_byte(self):
+  def test_the_orderer_proves_its_order_to_the_byte(self):
     graph = _huge_graph(58)
     peaks = cross_check_graphs.peaks_by_order(graph)
     worst = max(peaks, key=lambda order: peaks[order])
-    result = cpsat_order(graph, worst)
+    result = CpSatOrderer().improve(graph, unchanged(graph, worst, 0))
     self.assertEqual(result.peak_bytes, min(peaks.values()))
     self.assertEqual(result.lower_bound_bytes, result.peak_bytes)
     self.assertEqual(result.status, "optimal")

@@ -1,4 +1,4 @@
-"""Stay close to the compiler's order where memory does not ask for more.
+"""How far nodes have moved from the compiler's order, and moving them back.
 
 A compiler's order also serves the run time: it keeps producers and consumers
 together and overlaps transfers. So once a good order is known, it is turned
@@ -11,12 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxmem.graph import Graph, liveness
-from jaxmem.order.pass_state import Layout, PassState
+from jaxmem.order.pass_state import DirectedGraph, PassState
 
+# How many nodes are tried at each step, those that the compiler runs earliest:
+# what stands further back seldom fits.
 _MAX_TRIES = 16
 
 
-def displacement(order: Sequence[int], initial_order: Sequence[int]) -> int:
+def total_displacement(
+  order: Sequence[int], initial_order: Sequence[int]
+) -> int:
   """Returns the sum over all nodes of how many steps each has moved.
 
   Spearman's footrule: between one and two times the number of inversions.
@@ -26,24 +30,22 @@ def displacement(order: Sequence[int], initial_order: Sequence[int]) -> int:
   return int(np.abs(position[np.asarray(order, np.int64)] - steps).sum())
 
 
-def stay_close(
-  graph: Graph, initial_order: Sequence[int], order: Sequence[int]
-) -> tuple[int, ...]:
+def reduce_displacement(
+  graph: Graph, initial_order: Sequence[int], order: tuple[int, ...]
+) -> tuple[tuple[int, ...], int]:
   """Brings an order closer to the initial one without raising its peak.
 
   From the first step on, the node that the initial order would run earliest is
   pulled forward to this step, if all steps that it passes still fit; otherwise
-  the next, and at last the node that is there.
+  the next, and at last the node that is there. O(num_nodes**2), but vectorised.
 
   Args:
     graph: The program.
     initial_order: The compiler's order.
-    order: An order whose peak is to be kept.
+    order: A topological order whose peak is to be kept.
 
   Returns:
-    A topological order, with at most the peak of `order` unless nodes have
-    several pairs to share: then a pair that saves less may become possible and
-    be used before a better one. O(num_nodes**2), but vectorised.
+    A topological order and its peak in bytes, at most that of `order`.
   """
   timeline = _Timeline(graph, order)
   rank = np.argsort(np.asarray(initial_order, np.int64)).tolist()
@@ -62,20 +64,26 @@ def stay_close(
       waiting[successor] -= 1
       if not waiting[successor]:
         bisect.insort(ready, rank[successor])
-  return timeline.result()
+  found = timeline.result()
+  peak_bytes = liveness.peak_bytes(graph, found)
+  # Where nodes have several pairs to share, a pair that saves less may have
+  # become possible and be used before a better one.
+  if peak_bytes > timeline.peak_bytes:
+    return order, timeline.peak_bytes
+  return found, peak_bytes
 
 
 class _Timeline:
   """An order, run up to some step, and the bytes live at each step."""
 
   def __init__(self, graph: Graph, order: Sequence[int]):
-    self._state = PassState(Layout.of(graph, forward=True))
+    self._state = PassState(DirectedGraph.of(graph, forward=True))
     self._order = np.array(order, np.int64)
     self._position = np.argsort(self._order)
     # The same memory; single numbers are read several times as fast.
     self._position_of = memoryview(self._position)
     self._live = liveness.live_bytes(graph, order)
-    self._peak_bytes = int(self._live.max(initial=0))
+    self.peak_bytes = int(self._live.max(initial=0))
     # Node -> the last step that leaves no room for it to be pulled past. What
     # runs before that step changes nothing there, so this holds until a pull.
     self._blocked_at: dict[int, int] = {}
@@ -98,12 +106,12 @@ class _Timeline:
     if self._blocked_at.get(node, -1) >= step:
       return False
     own_bytes = self._state.peak_of(node)
-    if own_bytes > self._peak_bytes:
+    if own_bytes > self.peak_bytes:
       return False
     old = self._position_of[node]
     live = self._live[step:old] + self._change(node, step, old)
-    if live.max() > self._peak_bytes:
-      too_high = (live > self._peak_bytes).nonzero()[0]
+    if live.max() > self.peak_bytes:
+      too_high = (live > self.peak_bytes).nonzero()[0]
       self._blocked_at[node] = step + int(too_high[-1])
       return False
     self._blocked_at.clear()
@@ -116,17 +124,17 @@ class _Timeline:
 
   def _change(self, node: int, step: int, old: int) -> np.ndarray:
     """What the pull adds to the steps from `step` up to `old`, in bytes."""
-    layout, started = self._state.layout, self._state.started
+    graph, started = self._state.graph, self._state.started
     position_of = self._position_of
     change = np.zeros(old - step, np.int64)
-    for b in layout.buffers_of[node]:
-      size_bytes = layout.sizes[b]
-      others = [position_of[t] for t in layout.touchers[b] if t != node]
-      if not started[b] and (others or layout.live_last[b]):
+    for b in graph.buffers_of[node]:
+      size_bytes = graph.sizes[b]
+      others = [position_of[t] for t in graph.touchers[b] if t != node]
+      if not started[b] and (others or graph.live_last[b]):
         start = min(others, default=old)
         change[: max(start - step, 0)] += size_bytes
       last = max(others, default=-1)
       was_live = bool(others or started[b])
-      if last < old and was_live and not layout.live_last[b]:
+      if last < old and was_live and not graph.live_last[b]:
         change[max(last + 1 - step, 0) :] -= size_bytes
     return change
