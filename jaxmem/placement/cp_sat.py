@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 from jaxmem.placement import decision
-from jaxmem.placement.lowest_floor import decode
-from jaxmem.placement.orders import static_orders
-from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.search import Search
+from jaxmem.placement.search import PlacementSearch
 
-# A bisection ends this close to what could not be decided.
-_CLOSE = 1000
-# Deterministic time by default, of a bisection's first decisions, its growth,
-# and what a decision counts at least.
+# A bisection ends where the heights that are left are this part of the best.
+_FINEST_BISECTION = 1000
+# Deterministic time to spend by default: to meet a capacity, to lower the
+# height, and to lower that of more than so many buffers, where it rarely pays.
 _WORK_TO_DECIDE = 2.0
 _WORK_TO_DESCEND = 0.2
 _WORK_TO_DESCEND_MANY = 0.01
-_MANY = 200
+_MANY_BUFFERS = 200
+# Deterministic time of a decision in the first bisection, how much longer each
+# is in the next one, and what it counts at least, so that the work ends.
 _FIRST_SLICE = 0.02
-_GROWTH = 4
+_SLICE_GROWTH = 4
 _LEAST_WORK = 0.001
 
 
-def cp_sat(
-  problem: Problem,
-  capacity: int | None = None,
-  *,
-  max_deterministic_time: float | None = None,
-) -> Solution:
-  """Minimises the height (equation 15), or reaches a capacity.
-
-  Args:
-    problem: The buffers.
-    capacity: The search stops at this height, in bytes; by default at the
-      lower bound.
-    max_deterministic_time: Work to spend, in CP-SAT's unit: ten seconds or
-      more. By default 2 with a capacity, 0.2 without, 0.01 for more than 200
-      buffers.
-
-  Returns:
-    The lowest placement; maybe above the capacity.
-  """
-  search = Search(problem, capacity)
-  order = static_orders(search.table)["TWA"]
-  search.offer(decode(search.table, order), "lowest_floor TWA")
-  descend(search, max_deterministic_time)
-  return search.solution()
-
-
-def descend(search: Search, max_work: float | None) -> None:
+def descend(search: PlacementSearch, max_work: float | None = None) -> None:
   """Lowers the best placement of a search, and raises its bound by proofs.
 
   A capacity is decided, and that is it. Otherwise heights are bisected: one
@@ -57,13 +30,15 @@ def descend(search: Search, max_work: float | None) -> None:
 
   Args:
     search: Has a placement.
-    max_work: Deterministic time to spend, in CP-SAT's unit; None for a default.
+    max_work: Deterministic time to spend, in CP-SAT's unit: ten seconds or
+      more. By default 2 with a capacity, 0.2 without, 0.01 for more than 200
+      buffers.
   """
   left = max_work
   if left is None:
     left = _WORK_TO_DECIDE
     if not search.has_capacity:
-      is_large = search.table.num_buffers > _MANY
+      is_large = search.table.num_buffers > _MANY_BUFFERS
       left = _WORK_TO_DESCEND_MANY if is_large else _WORK_TO_DESCEND
   slice_work = left if search.has_capacity else _FIRST_SLICE
   if search.is_done or left <= 0 or not decision.is_tractable(search.table):
@@ -82,6 +57,8 @@ def descend(search: Search, max_work: float | None) -> None:
       return
     missing = search.height_bytes - given_up
     target = given_up + missing // 2
-    if missing <= max(search.tolerance_bytes, search.height_bytes // _CLOSE, 1):
+    if missing <= max(
+      search.tolerance_bytes, search.height_bytes // _FINEST_BISECTION, 1
+    ):
       target = given_up = search.bound_bytes
-      slice_work *= _GROWTH
+      slice_work *= _SLICE_GROWTH

@@ -31,13 +31,17 @@ from jaxmem.solver import cpsat
 MAX_ENTRIES = 1_000_000
 # CP-SAT wants room in 64 bits for the sums that it makes.
 _MAX_HEIGHT = 1 << 50
-# Of `decide`: deterministic time of the first turns, their growth and number.
-# Up to so many buffers CP-SAT's own search goes first.
+# Deterministic time of an order's first turn, and how much longer each of its
+# next turns is.
 _FIRST_SLICE = 0.01
-_GROWTH = 3
-_TURNS_PER_ORDER = 4
+_SLICE_GROWTH = 3
+# How many orders take turns at first; another joins after so many turns each.
 _FIRST_ORDERS = 3
-_SMALL = 64
+_TURNS_PER_ORDER = 4
+# Up to so many buffers CP-SAT's own search goes first, and none is left out.
+_FEW_BUFFERS = 64
+# Standard deviations by which random mixtures of orders are shaken, as parts of
+# their length; one is drawn for each mixture.
 _SHAKES = (0.0, 0.05, 0.2)
 # Buffers below this fraction of the height are left out at first: bounds that
 # move by a few bytes at a time take CP-SAT minutes, which its limit on work
@@ -183,7 +187,7 @@ def decide(table: Table, height_bytes: int, max_work: float) -> Answer:
     for i, b in enumerate(buffers)
     if b.size_bytes * _FINEST >= height_bytes or b.offset_bytes is not None
   ]
-  if len(coarse) in (0, len(buffers)) or len(buffers) <= _SMALL:
+  if len(coarse) in (0, len(buffers)) or len(buffers) <= _FEW_BUFFERS:
     return _decide_all(table, height_bytes, max_work)
   sub = Table(Problem(tuple(buffers[i] for i in coarse)))
   answer = _decide_all(sub, height_bytes, max_work)
@@ -234,7 +238,7 @@ def _decide_all(table: Table, height_bytes: int, max_work: float) -> Answer:
     work += answer.work
     if answer.status != "unknown" or work >= max_work:
       return answer._replace(work=work)
-    slice_work *= _GROWTH
+    slice_work *= _SLICE_GROWTH
     heapq.heappush(lanes, (cost + answer.cost, turn, slice_work, order))
     if turn % (_TURNS_PER_ORDER * len(lanes)) == 0:
       heapq.heappush(lanes, (cost, -turn, _FIRST_SLICE, next(orders)))
@@ -244,7 +248,7 @@ def _decide_all(table: Table, height_bytes: int, max_work: float) -> Answer:
 def _orders(table: Table) -> Iterator[np.ndarray | None]:
   """Yields the static orders, CP-SAT's own, and random mixtures."""
   orders = static_orders(table)
-  is_small = table.num_buffers <= _SMALL
+  is_small = table.num_buffers <= _FEW_BUFFERS
   yield from [None, *orders.values()] if is_small else [*orders.values(), None]
   rank = np.argsort(np.stack(list(orders.values())), axis=1)
   generator = np.random.default_rng(0)

@@ -10,14 +10,12 @@ below the goal. Between safe ones a rule decides, such as the longest.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
 
-from jaxmem.placement.lowest_floor import lowest_floor
-from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.search import Search
+from jaxmem.placement.search import PlacementSearch
 from jaxmem.placement.table import Table
 
 Rule = Literal["remaining", "width", "start", "centre", "end", "area"]
@@ -29,14 +27,17 @@ RULES: tuple[Rule, ...] = (
   "end",
   "area",
 )
+# What is compared of buffers, given by their indices, in a section.
+_Preference = Callable[[np.ndarray, int], np.ndarray]
 
-# Buffers placed in all decodes together, and the number of decodes.
-_STEPS = 4000
+# Buffers placed in all decodes together, about half a second, and the number of
+# decodes that this allows.
+_MAX_PLACED = 4000
 _MIN_DECODES, _MAX_DECODES = 2, 12
-# Of the repetitions: how much a rule is shaken, and by how much sections count
-# for more in which buffers stood out.
+# Of the repetitions: the standard deviation by which a rule is shaken, and by
+# how much sections count for more in which buffers stood out.
 _SHAKE = 0.02
-_BUMP = 0.003
+_SECTION_BOOST = 0.003
 
 
 def is_possible(table: Table) -> bool:
@@ -70,24 +71,42 @@ def decode(
   Returns:
     Offsets, int64 `[num_buffers]`, in units.
   """
-  widths = table.ends - table.starts
   # Between equal ones the largest is next, or the longest.
-  order = np.argsort(
-    -widths if rule == "centre" else -table.highs, kind="stable"
-  )
+  widths = table.ends - table.starts
+  key = widths if rule == "centre" else table.highs
+  order = np.argsort(-key, kind="stable")
   starts, ends = table.starts[order], table.ends[order]
   sizes = table.highs[order]
   factor = np.ones(len(order)) if factors is None else factors[order]
   weight = np.ones(table.num_sections) if weights is None else weights
-  rows = list(zip(starts.tolist(), ends.tolist(), sizes.tolist(), strict=True))
-  static = _static_keys(rule, starts, ends, sizes) * factor
-  floors = np.zeros(len(order), np.int64)
-  skyline = np.zeros(table.num_sections, np.int64)
-  rest = table.live.copy()
+  offsets = np.zeros(table.num_buffers, np.int64)
+  offsets[order] = _place_in_turn(
+    (starts, ends, sizes),
+    table.live,
+    goal,
+    weight,
+    _preference(rule, starts, ends, sizes, factor),
+  )
+  return offsets
+
+
+def _place_in_turn(
+  buffers: tuple[np.ndarray, np.ndarray, np.ndarray],
+  live: np.ndarray,
+  goal: int,
+  weight: np.ndarray,
+  preference: _Preference,
+) -> np.ndarray:
+  """Returns the offsets of buffers given by starts, ends and sizes."""
+  starts, ends, _ = buffers
+  rows = list(zip(*(column.tolist() for column in buffers), strict=True))
+  floors = np.zeros(len(rows), np.int64)
+  skyline = np.zeros(len(live), np.int64)
+  rest = live.copy()
   urgency = rest * weight
   # One past the last section, or -1 once placed.
   open_ends = ends.copy()
-  placed = np.zeros(len(order), np.int64)
+  placed = np.zeros(len(rows), np.int64)
   for _ in rows:
     section = int(urgency.argmax())
     here = ((starts <= section) & (open_ends > section)).nonzero()[0]
@@ -99,13 +118,7 @@ def decode(
       here = _safest(
         here, starts[here], ends[here], section, floor, skyline, rest, goal
       )
-    keys = static[here]
-    if rule == "remaining":
-      keys = (ends[here] - section) * factor[here]
-    elif rule == "centre":
-      keys = np.minimum(ends[here] - section, section - starts[here])
-      keys = keys * factor[here]
-    i = int(here[keys.argmax()])
+    i = int(here[preference(here, section).argmax()])
     start, end, size = rows[i]
     placed[i], top = floor, floor + size
     open_ends[i] = -1
@@ -113,21 +126,31 @@ def decode(
     rest[start:end] -= size
     urgency[start:end] = rest[start:end] * weight[start:end]
     floors[(starts < end) & (open_ends > start) & (floors < top)] = top
-  offsets = np.zeros(table.num_buffers, np.int64)
-  offsets[order] = placed
-  return offsets
+  return placed
 
 
-def _static_keys(
-  rule: Rule, starts: np.ndarray, ends: np.ndarray, sizes: np.ndarray
-) -> np.ndarray:
-  if rule == "start":
-    return -starts.astype(float)
-  if rule == "end":
-    return ends.astype(float)
-  if rule == "area":
-    return (ends - starts) * sizes.astype(float)
-  return (ends - starts).astype(float)
+def _preference(
+  rule: Rule,
+  starts: np.ndarray,
+  ends: np.ndarray,
+  sizes: np.ndarray,
+  factor: np.ndarray,
+) -> _Preference:
+  """Returns what a rule compares of some buffers in a section."""
+  if rule == "remaining":
+    return lambda here, section: (ends[here] - section) * factor[here]
+  if rule == "centre":
+    return lambda here, section: (
+      np.minimum(ends[here] - section, section - starts[here]) * factor[here]
+    )
+  keys = {
+    "width": ends - starts,
+    "start": -starts,
+    "end": ends,
+    "area": (ends - starts) * sizes.astype(float),
+  }[rule]
+  keys = keys * factor
+  return lambda here, section: keys[here]
 
 
 def _safest(
@@ -159,31 +182,15 @@ def _safest(
   return here[worst == worst.min()]
 
 
-def fullest_first(problem: Problem, capacity: int | None = None) -> Solution:
+def try_fullest_first(search: PlacementSearch) -> None:
   """Decodes by each rule, and some times more with small changes.
 
-  Args:
-    problem: The buffers: without gaps, fixed offsets and alignments, or it is
-      left to the lowest-floor decoder.
-    capacity: The search stops at this height, in bytes; by default at the
-      bytes live at once.
-
-  Returns:
-    The lowest placement; maybe above the capacity.
+  Leaves problems that are not `is_possible` to others.
   """
-  search = Search(problem, capacity)
-  if not is_possible(search.table):
-    return lowest_floor(problem, capacity)
-  try_fullest_first(search)
-  return search.solution()
-
-
-def try_fullest_first(search: Search) -> None:
-  """Offers placements, fewer of large problems; see `is_possible`."""
   table = search.table
   if not is_possible(table):
     return
-  num_decodes = _STEPS // max(table.num_buffers, 1)
+  num_decodes = _MAX_PLACED // max(table.num_buffers, 1)
   num_decodes = min(max(num_decodes, _MIN_DECODES), _MAX_DECODES)
   goal = search.goal_bytes // table.unit
   for offsets in itertools.islice(decodes(table, goal), num_decodes):
@@ -208,7 +215,7 @@ def decodes(table: Table, goal: int) -> Iterator[np.ndarray]:
         table, goal, rule, factors=factors, weights=weights[rule]
       )
       yield offsets
-      weights[rule] *= 1 + _BUMP * _standing_out(table, offsets, goal)
+      weights[rule] *= 1 + _SECTION_BOOST * _standing_out(table, offsets, goal)
       shakes = generator.standard_normal(table.num_buffers)
       factors = np.exp(_SHAKE * shakes)
 

@@ -14,9 +14,13 @@ from jaxmem.placement.problem import (
 )
 from jaxmem.placement.table import Table
 
-# Deterministic time to prove that a part does not fit, and for all proofs.
+# Deterministic time to prove that a part does not fit, what each proof counts
+# at least, so that the proofs end, and what they may take together.
 _WORK_PER_PROOF = 0.05
-_WORK = 1.0
+_LEAST_WORK = 0.0005
+_WORK_FOR_ALL = 1.0
+# How many buffers a message names.
+_MAX_NAMED = 8
 
 
 def check_bounds(table: Table, capacity: int | None) -> None:
@@ -64,8 +68,7 @@ def explain(table: Table, capacity: int) -> InfeasiblePlacementError:
     table: The problem; it is not feasible.
     capacity: Bytes of the arena.
   """
-  kept = list(table.problem.buffers)
-  work = _WORK
+  work = _WORK_FOR_ALL
 
   def is_infeasible(rest: Sequence[Buffer]) -> bool | None:
     nonlocal work
@@ -73,13 +76,12 @@ def explain(table: Table, capacity: int) -> InfeasiblePlacementError:
       return None
     part = Table(Problem(tuple(rest)))
     answer = decision.decide(part, capacity, _WORK_PER_PROOF)
-    work -= max(answer.work, _WORK_PER_PROOF / 100)
+    work -= max(answer.work, _LEAST_WORK)
     known = {"infeasible": True, "unknown": None}
     return known.get(answer.status, False)
 
-  kept, is_irreducible = _reduced(kept, is_infeasible)
-  reason = "proven by search"
-  return _error(kept, reason, capacity, table, is_irreducible)
+  kept, is_irreducible = _reduced(list(table.problem.buffers), is_infeasible)
+  return _error(kept, "proven by search", capacity, table, is_irreducible)
 
 
 def _reduced(
@@ -141,7 +143,8 @@ def _error(
   is_irreducible: bool = True,
 ) -> InfeasiblePlacementError:
   names = tuple(b.name for b in buffers)
-  shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+  shown = ", ".join(names[:_MAX_NAMED])
+  shown += ", ..." if len(names) > _MAX_NAMED else ""
   bound = max(table.max_live_bytes, capacity + 1)
   return InfeasiblePlacementError(
     f"No placement fits {capacity} bytes ({reason}); these do not fit together:"

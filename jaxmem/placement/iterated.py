@@ -10,39 +10,31 @@ import numpy as np
 
 from jaxmem.placement.lowest_floor import decode
 from jaxmem.placement.orders import static_orders
-from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.search import Search
+from jaxmem.placement.search import PlacementSearch
 
 # Pieces compared in all decodes together: about two seconds.
 _MAX_COMPARISONS = 200_000_000
 _MAX_DECODES = 100
+# How often a move is for a buffer that ends above the goal, not for any one.
+_CHANCE_TO_MOVE_LATE = 0.6
+# It moves to the front by this part of the order, on average.
+_MEAN_MOVE = 1 / 4
+# How many any buffers move at once, at most.
+_MAX_MOVED = 3
+# Bytes above the goal count in the highest piece so many times more than their
+# area does.
+_HEIGHT_WEIGHT = 10
 
 
-def iterated(
-  problem: Problem, capacity: int | None = None, *, seed: int = 0
-) -> Solution:
+def iterate(search: PlacementSearch, max_decodes: int = _MAX_DECODES) -> None:
   """Improves the best static order step by step.
 
   Args:
-    problem: The buffers.
-    capacity: The search stops at this height, in bytes; by default at the
-      bytes live at once.
-    seed: Of the perturbations.
-
-  Returns:
-    The lowest placement; maybe above the capacity.
+    search: Takes the placements.
+    max_decodes: How many perturbed orders to decode; fewer of large problems.
   """
-  search = Search(problem, capacity)
-  iterate(search, seed)
-  return search.solution()
-
-
-def iterate(
-  search: Search, seed: int = 0, max_decodes: int = _MAX_DECODES
-) -> None:
-  """Searches on, for a number of decodes that depends on the size only."""
   table = search.table
-  generator = np.random.default_rng(seed)
+  generator = np.random.default_rng(0)
   orders = list(static_orders(table).values())
   placed = [decode(table, order) for order in orders]
   for offsets in placed:
@@ -61,19 +53,20 @@ def iterate(
       cost, order, offsets = found_cost, moved, found
 
 
-def _cost(search: Search, offsets: np.ndarray) -> float:
-  """What stands out above the goal: its area, and its height ten times."""
+def _cost(search: PlacementSearch, offsets: np.ndarray) -> float:
+  """What stands out above the goal: its area, and its height."""
   table = search.table
   goal = search.goal_bytes // table.unit
   tops = offsets[table.owners] + table.highs
   excess = np.maximum(tops - goal, 0).astype(float)
   return float(
-    excess @ (table.ends - table.starts) + 10 * excess.max(initial=0)
+    excess @ (table.ends - table.starts)
+    + _HEIGHT_WEIGHT * excess.max(initial=0)
   )
 
 
 def _perturbed(
-  search: Search,
+  search: PlacementSearch,
   order: np.ndarray,
   offsets: np.ndarray,
   generator: np.random.Generator,
@@ -81,9 +74,13 @@ def _perturbed(
   rank = np.arange(len(order), dtype=float)
   tops = offsets[order] * search.table.unit + search.table.sizes_bytes[order]
   late = np.flatnonzero(tops > search.goal_bytes)
-  if len(late) and generator.random() < 0.6:
-    rank[generator.choice(late)] -= generator.exponential(len(order) / 4)
+  if len(late) and generator.random() < _CHANCE_TO_MOVE_LATE:
+    rank[generator.choice(late)] -= generator.exponential(
+      _MEAN_MOVE * len(order)
+    )
   else:
-    moved = generator.integers(0, len(order), generator.integers(1, 4))
+    moved = generator.integers(
+      0, len(order), generator.integers(1, _MAX_MOVED + 1)
+    )
     rank[moved] = generator.uniform(-1, len(order), len(moved))
   return order[np.argsort(rank, kind="stable")]

@@ -9,7 +9,9 @@ live where next to nothing may be wasted are as hard to place, and may join.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,24 +21,44 @@ from jaxmem.placement.iterated import iterate
 from jaxmem.placement.lowest_floor import decode
 from jaxmem.placement.orders import static_orders
 from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.search import Search
+from jaxmem.placement.search import PlacementSearch
 from jaxmem.placement.table import Table
 
-# What is large: at least this part of the height. Then, whether buffers join
-# that are larger than what may be wasted in one of their sections, and up to
-# how many the stage is for.
-_FEW = 450
-_STAGES = ((1000, True, None), (1000, False, _FEW), (3000, False, None))
+# Up to so many large buffers, perturbed orders of them and stages that take
+# longer are tried as well.
+_FEW_BUFFERS = 450
+
+
+class _Stage(NamedTuple):
+  """What counts as large.
+
+  Attributes:
+    part: Buffers of at least the height divided by this.
+    hard_join: Whether those count, too, that are larger than what may be wasted
+      in one of their sections.
+    max_large: The stage is left out if more buffers are large.
+  """
+
+  part: int
+  hard_join: bool
+  max_large: float
+
+
+_STAGES = (
+  _Stage(1000, True, math.inf),
+  _Stage(1000, False, _FEW_BUFFERS),
+  _Stage(3000, False, math.inf),
+)
 # Orders of lowest-floor decodes; a fullest-first decode by each rule follows.
 _ORDERS = ("TWA", "TAW")
-# Of few, perturbed orders are decoded so often before.
+# How many perturbed orders of a few large buffers are decoded in between.
 _MAX_DECODES = 30
-# How many placements of the large ones are filled up: of those without a gap,
-# and else.
+# How many placements of the large ones are filled up with the others: of those
+# without a gap, and if there is none.
 _MAX_FILLS = 2
 _MAX_FILLS_WITH_GAPS = 1
 # Deterministic time to decide whether the large ones fit, and up to how many.
-_WORK = 0.01
+_WORK_TO_DECIDE = 0.01
 _MAX_DECIDED = 250
 
 
@@ -51,14 +73,14 @@ def large_first(problem: Problem, capacity: int | None = None) -> Solution:
   Returns:
     The lowest placement; maybe above the capacity.
   """
-  search = Search(problem, capacity)
+  search = PlacementSearch(problem, capacity)
   try_large_first(search)
   everything = np.zeros(0, np.int64)
   search.offer(decision.fill(search.table, [], everything), "large_first")
   return search.solution()
 
 
-def try_large_first(search: Search) -> None:
+def try_large_first(search: PlacementSearch) -> None:
   """Offers placements in which ever smaller buffers count as large.
 
   Leaves problems with fixed offsets, gaps or alignments to others.
@@ -75,7 +97,7 @@ def try_large_first(search: Search) -> None:
     if hard_join:
       chosen |= table.highs > _least_slack(table, search.goal_bytes)
     large = np.flatnonzero(chosen & ~always)
-    if search.is_done or not 0 < len(large) <= (max_large or len(large)):
+    if search.is_done or not 0 < len(large) <= max_large:
       continue
     # The chosen ones grow with the part: as many are the same.
     if (hard_join, len(large)) in tried:
@@ -99,14 +121,14 @@ def _least_slack(table: Table, goal_bytes: int) -> np.ndarray:
 
 
 def _place_large(
-  search: Search, large: np.ndarray, is_decided: bool
+  search: PlacementSearch, large: np.ndarray, is_decided: bool
 ) -> list[np.ndarray]:
   """Returns the best placements of the large buffers alone.
 
   They are in the search's units, and there are few.
   """
   buffers = search.table.problem.buffers
-  alone = Search(Problem(tuple(buffers[i] for i in large)))
+  alone = PlacementSearch(Problem(tuple(buffers[i] for i in large)))
   found = []
   num_done = 0
   for turn, offsets in enumerate(_attempts(alone, is_decided)):
@@ -122,18 +144,18 @@ def _place_large(
   return [offsets * scale for _, _, offsets in found[:num_kept]]
 
 
-def _attempts(alone: Search, is_decided: bool) -> Iterator[np.ndarray]:
+def _attempts(alone: PlacementSearch, is_decided: bool) -> Iterator[np.ndarray]:
   table = alone.table
   orders = static_orders(table)
   for name in _ORDERS:
     yield decode(table, orders[name])
-  if is_decided and table.num_buffers <= _FEW:
+  if is_decided and table.num_buffers <= _FEW_BUFFERS:
     iterate(alone, max_decodes=_MAX_DECODES)
     offsets = np.array(alone.solution().offsets, np.int64)
     yield offsets // table.unit
   goal = alone.goal_bytes // table.unit
   yield from itertools.islice(decodes(table, goal), len(RULES))
   if is_decided and table.num_buffers <= _MAX_DECIDED:
-    answer = decision.decide(table, alone.bound_bytes, _WORK)
+    answer = decision.decide(table, alone.bound_bytes, _WORK_TO_DECIDE)
     if answer.offsets is not None:
       yield answer.offsets

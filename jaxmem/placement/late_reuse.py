@@ -16,8 +16,9 @@ import numpy as np
 from jaxmem.placement.large_first import large_first
 from jaxmem.placement.problem import Buffer, Problem, Solution
 
-# Of the height, how much longer lives may fill: full arenas are hard to pack.
-_SHARES = (1.0, 0.94, 0.9, 0.8, 0.65)
+# How much of the height the longer lives may fill, in the order of trial: full
+# arenas are hard to pack.
+_FILLED_PARTS = (1.0, 0.94, 0.9, 0.8, 0.65)
 
 
 def late_reuse(
@@ -34,8 +35,8 @@ def late_reuse(
     A placement that is not higher; the same one if none was found.
   """
   capacity = max(capacity or 0, solution.height_bytes)
-  for share in _SHARES:
-    longer = _extended(problem, int(share * capacity))
+  for part in _FILLED_PARTS:
+    longer = _extended(problem, int(part * capacity))
     late = large_first(longer, capacity)
     if late.fits(capacity):
       is_tight = late.height_bytes == solution.lower_bound_bytes

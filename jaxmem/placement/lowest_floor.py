@@ -8,13 +8,15 @@ to make very different placements.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from jaxmem.placement.orders import static_orders
-from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.search import Search
+from jaxmem.placement.search import PlacementSearch
 from jaxmem.placement.table import Table
 
+# The floor of a buffer that is placed: above every other.
 _DONE = np.iinfo(np.int64).max
 
 
@@ -114,20 +116,18 @@ class _Obstacles:
     return floor
 
 
-def lowest_floor(problem: Problem, capacity: int | None = None) -> Solution:
-  """Decodes the static orders, one after another.
+def try_floors(
+  search: PlacementSearch, names: Iterable[str] | None = None
+) -> None:
+  """Decodes static orders, one after another.
 
   Args:
-    problem: The buffers.
-    capacity: The search stops at this height, in bytes; by default at the
-      bytes live at once.
-
-  Returns:
-    The lowest placement; maybe above the capacity.
+    search: Takes the placements.
+    names: Of the orders; all of them by default.
   """
-  search = Search(problem, capacity)
-  for name, order in static_orders(search.table).items():
+  orders = static_orders(search.table)
+  for name in names or orders:
     if search.is_done:
-      break
-    search.offer(decode(search.table, order), f"lowest_floor {name}")
-  return search.solution()
+      return
+    offsets = decode(search.table, orders[name])
+    search.offer(offsets, f"lowest_floor {name}")

@@ -18,6 +18,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from jaxmem.graph import ValidationError
+from jaxmem.placement.check_placement import validate
 from jaxmem.placement.fit import Shelf
 from jaxmem.placement.portfolio import place
 from jaxmem.placement.problem import (
@@ -27,15 +28,15 @@ from jaxmem.placement.problem import (
   Status,
 )
 from jaxmem.placement.table import Table
-from jaxmem.placement.validate import validate
 from jaxmem.solver import cpsat
 
-# Deterministic time by default.
+# Deterministic time of each program by default.
 _WORK = 0.5
-# For the placement of a choice. If it is not found soon, it rarely is.
+# Deterministic time to place a choice: what is not found soon rarely is at all.
 _WORK_TO_PLACE = 0.05
-# So close to the bound, the second program is not worth its time.
-_CLOSE = 1000
+# Where what may be saved is this part of the cost, the second program is not
+# worth its time.
+_FINEST_SAVING = 1000
 # CP-SAT wants room in 64 bits for the sums that it makes.
 _MAX_TOTAL = 1 << 53
 
@@ -109,56 +110,35 @@ def fill_pools(
   _check(problem, capacities)
   table = Table(problem)
   best, method, bound = _best_greedy(table, capacities), "greedy", 0
-  if max_deterministic_time > 0 and outside_cost(problem, best):
+  if max_deterministic_time > 0 and _outside_cost(problem, best):
     model = _PoolModel(table, capacities, with_offsets=False)
     chosen, bound = model.solve(best, max_deterministic_time)
     if chosen:
       placed = _place_chosen(problem, capacities, chosen)
       if placed is None:
         placed = _best_greedy(table, capacities, chosen)
-      if outside_cost(problem, placed) < outside_cost(problem, best):
+      if _outside_cost(problem, placed) < _outside_cost(problem, best):
         best, method = placed, "choice"
-    cost = outside_cost(problem, best)
-    if cost - bound > cost // _CLOSE:
+    cost = _outside_cost(problem, best)
+    if cost - bound > cost // _FINEST_SAVING:
       model = _PoolModel(table, capacities, with_offsets=True)
       found, proven = model.solve(best, max_deterministic_time)
       bound = max(bound, proven)
-      if found and outside_cost(problem, found) < outside_cost(problem, best):
+      if found and _outside_cost(problem, found) < _outside_cost(problem, best):
         best, method = found, "cp_sat"
   return PoolSolution(
     places=tuple(best),
-    cost=outside_cost(problem, best),
+    cost=_outside_cost(problem, best),
     lower_bound=bound,
     method=method,
     seconds=time.perf_counter() - start_s,
   )
 
 
-def outside_cost(problem: Problem, places: Sequence[Place | None]) -> int:
+def _outside_cost(problem: Problem, places: Sequence[Place | None]) -> int:
   """Returns what the buffers outside of all pools cost."""
   pairs = zip(_costs(problem), places, strict=True)
   return sum(cost for cost, place in pairs if place is None)
-
-
-def greedy_pools(
-  problem: Problem,
-  capacities: Sequence[int],
-  chosen: Sequence[Place | None] = (),
-) -> list[Place | None]:
-  """Puts one buffer after another into the first pool that has room.
-
-  The best one of some orders: by cost, by cost for each byte and time, and of
-  those chosen before also by size and by area.
-
-  Args:
-    problem: The buffers, without fixed offsets.
-    capacities: Bytes of each pool.
-    chosen: Those with a place come first, wherever it is.
-
-  Returns:
-    A place for each buffer, or None.
-  """
-  return _best_greedy(Table(problem), capacities, chosen)
 
 
 def validate_pools(
@@ -198,7 +178,7 @@ def validate_pools(
       validate(Problem(tuple(b for b, _ in inside)), part, capacity)
     except ValidationError as error:
       faults += [f"pool {pool}: {fault}" for fault in error.faults]
-  cost = outside_cost(problem, places)
+  cost = _outside_cost(problem, places)
   if cost != solution.cost:
     faults.append(f"the cost is {cost}, not {solution.cost}")
   if faults:
@@ -234,7 +214,19 @@ def _best_greedy(
   capacities: Sequence[int],
   chosen: Sequence[Place | None] = (),
 ) -> list[Place | None]:
-  """What `greedy_pools` returns for the problem of a table."""
+  """Puts one buffer after another into the first pool that has room.
+
+  The best one of some orders: by cost, by cost for each byte and time, and of
+  those chosen before also by size and by area.
+
+  Args:
+    table: The problem, without fixed offsets.
+    capacities: Bytes of each pool.
+    chosen: Buffers with a place come first, wherever it is.
+
+  Returns:
+    A place for each buffer, or None.
+  """
   problem = table.problem
   costs = np.array(_costs(problem), float)
   widths = np.array([b.upper - b.lower for b in problem.buffers], float)
@@ -250,7 +242,7 @@ def _best_greedy(
     _greedy(table, capacities, np.lexsort((-density, -key, is_last)))
     for key in keys
   ]
-  return min(found, key=lambda places: outside_cost(problem, places))
+  return min(found, key=lambda places: _outside_cost(problem, places))
 
 
 def _greedy(

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jaxmem.placement import infeasible
-from jaxmem.placement.best_fit import by_size
+from jaxmem.placement.best_fit import try_by_size
+from jaxmem.placement.check_placement import validate
 from jaxmem.placement.cp_sat import descend
 from jaxmem.placement.fullest_first import try_fullest_first
 from jaxmem.placement.iterated import iterate
 from jaxmem.placement.large_first import try_large_first
-from jaxmem.placement.lowest_floor import decode
-from jaxmem.placement.orders import NAMES, static_orders
+from jaxmem.placement.lowest_floor import try_floors
 from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.pyramid import stack
-from jaxmem.placement.search import Search
-from jaxmem.placement.validate import validate
-from jaxmem.placement.xla import pack
+from jaxmem.placement.pyramid import try_pyramid
+from jaxmem.placement.search import PlacementSearch
+from jaxmem.placement.xla import try_xla_heap
 
 # Above so many buffers, most orders and the later placers take seconds and gain
 # nothing on the others in any case of benchmarks/olla_benchmark.py. They are
 # tried if a capacity has to be met.
-_MANY = 1000
+_MANY_BUFFERS = 1000
 _FIRST_ORDERS = ("TWA", "TAW")
 
 
@@ -40,7 +37,7 @@ def place(
     capacity: Bytes of the arena. The search stops as soon as they suffice; if
       None, at the bytes live at once.
     max_deterministic_time: Work for CP-SAT, in its unit, ten seconds or more
-      each; 0 leaves it out. See `cp_sat` for the default.
+      each; 0 leaves it out. See `cp_sat.descend` for the default.
 
   Returns:
     The lowest placement found. With a capacity, look at `solution.fits`: it may
@@ -52,16 +49,16 @@ def place(
   """
   if capacity is not None and capacity < 0:
     raise ValueError(f"capacity must not be negative, got {capacity}.")
-  search = Search(problem, capacity)
+  search = PlacementSearch(problem, capacity)
   infeasible.check_bounds(search.table, capacity)
   _offer_hints(search)
-  is_large = search.table.num_buffers > _MANY
+  is_large = search.table.num_buffers > _MANY_BUFFERS
   placers = [_try_first_floors, try_large_first, try_fullest_first]
   if search.has_capacity and not is_large:
     # Tight capacities are left to CP-SAT.
-    placers = [_try_floors, try_large_first, _try_heaps, iterate]
+    placers = [try_floors, try_large_first, _try_heaps, iterate]
   elif search.has_capacity or not is_large:
-    placers = [_try_floors, *placers[1:], _try_heaps, iterate]
+    placers = [try_floors, *placers[1:], _try_heaps, iterate]
   for placer in placers:
     if not search.is_done:
       placer(search)
@@ -71,13 +68,13 @@ def place(
   return search.solution()
 
 
-def _offer_hints(search: Search) -> None:
+def _offer_hints(search: PlacementSearch) -> None:
   """Offers the hints, if they are a placement."""
   problem = search.table.problem
   hints = [b.hint_bytes for b in problem.buffers if b.hint_bytes is not None]
   if len(hints) < len(problem.buffers):
     return
-  hinted = Search(search.table)
+  hinted = PlacementSearch(search.table)
   hinted.offer_bytes(hints, "hints")
   try:
     validate(problem, hinted.solution())
@@ -86,22 +83,12 @@ def _offer_hints(search: Search) -> None:
   search.offer_bytes(hints, "hints")
 
 
-def _try_first_floors(search: Search) -> None:
-  _try_floors(search, _FIRST_ORDERS)
+def _try_first_floors(search: PlacementSearch) -> None:
+  try_floors(search, _FIRST_ORDERS)
 
 
-def _try_floors(search: Search, names: Sequence[str] = NAMES) -> None:
-  orders = static_orders(search.table)
-  for name in names:
-    order = orders[name]
-    search.offer(decode(search.table, order), f"lowest_floor {name}")
-    if search.is_done:
-      return
-
-
-def _try_heaps(search: Search) -> None:
-  table = search.table
-  search.offer(by_size(table), "greedy_by_size best")
-  search.offer(stack(table), "pyramid")
-  if (table.fixed < 0).all():
-    search.offer(pack(table), "xla_heap")
+def _try_heaps(search: PlacementSearch) -> None:
+  try_by_size(search)
+  try_pyramid(search)
+  if (search.table.fixed < 0).all():
+    try_xla_heap(search)

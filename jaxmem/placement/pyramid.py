@@ -11,35 +11,21 @@ import numpy as np
 
 from jaxmem.placement.fit import Shelf
 from jaxmem.placement.orders import spans, static_orders
-from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.search import Search
+from jaxmem.placement.search import PlacementSearch
 from jaxmem.placement.table import Table
 
 
-def pyramid(problem: Problem, capacity: int | None = None) -> Solution:
-  """Stacks nested buffers (Algorithm 5), then fits in the others by size.
-
-  Args:
-    problem: The buffers.
-    capacity: Ignored: there is nothing to stop early.
-
-  Returns:
-    The placement; maybe above the capacity.
-  """
-  search = Search(problem, capacity)
-  search.offer(stack(search.table), "pyramid")
-  return search.solution()
-
-
-def stack(table: Table) -> np.ndarray:
-  """Returns the offsets, in units."""
+def try_pyramid(search: PlacementSearch) -> None:
+  """Stacks nested buffers (Algorithm 5), then fits in the others by size."""
+  table = search.table
   shelf = Shelf(table)
   stacked = nested(table)
   for buffer in stacked:
     # Straight on top of the last one, unless something fixed is in the way.
     shelf.place([buffer], "first")
   rest = static_orders(table)["size"]
-  return shelf.place(rest[~np.isin(rest, stacked)].tolist(), "best")
+  rest = rest[~np.isin(rest, stacked)].tolist()
+  search.offer(shelf.place(rest, "best"), "pyramid")
 
 
 def nested(table: Table) -> list[int]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.table import Table
 
-_SMALL = 64
+# With no more buffers than this, the search goes on to the last byte.
+_FEW_BUFFERS = 64
 
 
-class Search:
+class PlacementSearch:
   """Collects placements of one problem.
 
   Attributes:
@@ -53,7 +54,7 @@ class Search:
     In large problems less than a unit: the search below it is for the padding
     of the topmost buffer.
     """
-    is_small = self.table.num_buffers <= _SMALL
+    is_small = self.table.num_buffers <= _FEW_BUFFERS
     return 0 if is_small else self.table.unit - 1
 
   def offer(self, offsets: np.ndarray, method: str) -> None:
@@ -96,3 +97,20 @@ class Search:
       method=self._method,
       seconds=time.perf_counter() - self._start,
     )
+
+
+def place_by(
+  problem: Problem, *placers: Callable[[PlacementSearch], None]
+) -> Solution:
+  """Returns the lowest placement that some placers find.
+
+  Args:
+    problem: The buffers.
+    placers: Called one after the other, until the bytes live at once are
+      reached; the first one has to find a placement.
+  """
+  search = PlacementSearch(problem)
+  for placer in placers:
+    if not search.is_done:
+      placer(search)
+  return search.solution()

@@ -5,38 +5,22 @@ from __future__ import annotations
 import numpy as np
 from jaxmem_hlo.assignment import packing
 
-from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.search import Search
-from jaxmem.placement.table import Table
+from jaxmem.placement.search import PlacementSearch
 
 
-def xla_heap(problem: Problem, capacity: int | None = None) -> Solution:
+def try_xla_heap(search: PlacementSearch) -> None:
   """Packs by size and by duration, as XLA does; the lower one counts.
 
-  XLA knows no windows: all of a buffer is taken while any of it is.
-
-  Args:
-    problem: The buffers. With several alignments, the largest counts.
-    capacity: Ignored: there is nothing to stop early.
-
-  Returns:
-    The placement; maybe above the capacity.
+  XLA knows no windows: all of a buffer is taken while any of it is. Of several
+  alignments, the largest counts.
 
   Raises:
     ValueError: If a buffer has a fixed offset.
   """
-  for buffer in problem.buffers:
-    if buffer.offset_bytes is not None:
-      raise ValueError(
-        f"XLA's heap cannot fix offsets, but {buffer.name!r} has one."
-      )
-  search = Search(problem, capacity)
-  search.offer(pack(search.table), "xla_heap")
-  return search.solution()
-
-
-def pack(table: Table) -> np.ndarray:
-  """Returns the offsets, in units."""
+  table = search.table
+  for index in np.flatnonzero(table.fixed >= 0)[:1].tolist():
+    name = table.problem.buffers[index].name
+    raise ValueError(f"XLA's heap cannot fix offsets, but {name!r} has one.")
   alignment = int(np.lcm.reduce(table.alignments))
   blocks = []
   for i in np.unique(table.owners).tolist():
@@ -47,4 +31,4 @@ def pack(table: Table) -> np.ndarray:
   _, packed = packing.pack(blocks, alignment)
   offsets = np.zeros(table.num_buffers, np.int64)
   offsets[[b.key for b in blocks]] = packed
-  return offsets
+  search.offer(offsets, "xla_heap")

@@ -9,8 +9,8 @@ from placement_problems import problem, random_problem
 from jaxmem.placement import (
   Buffer,
   Problem,
-  fullest_first,
-  lowest_floor,
+  place_by,
+  try_floors,
   validate,
 )
 from jaxmem.placement.fullest_first import (
@@ -19,8 +19,9 @@ from jaxmem.placement.fullest_first import (
   decode,
   decodes,
   is_possible,
+  try_fullest_first,
 )
-from jaxmem.placement.search import Search
+from jaxmem.placement.search import PlacementSearch
 from jaxmem.placement.table import Table
 
 
@@ -38,7 +39,7 @@ class DecodeTest(parameterized.TestCase):
   def test_is_valid(self, rule, seed):
     given = _plain(seed, num_buffers=40)
     table = Table(given)
-    search = Search(given)
+    search = PlacementSearch(given)
     goal = table.max_live_bytes // table.unit
     search.offer(decode(table, goal, rule), rule)
     validate(given, search.solution())
@@ -83,7 +84,9 @@ class DecodeTest(parameterized.TestCase):
       (*aligned.buffers, Buffer(name="x", size_bytes=1, lower=0, upper=1))
     )
     self.assertFalse(is_possible(Table(given)))
-    validate(given, fullest_first(given))
+    search = PlacementSearch(given)
+    try_fullest_first(search)
+    self.assertEqual(search.height_bytes, 0)
 
   def test_is_deterministic_and_varied(self):
     table = Table(_plain(3, num_buffers=60))
@@ -97,10 +100,10 @@ class DecodeTest(parameterized.TestCase):
     # The six static orders of lowest_floor stay above it with seeds 0 and 17.
     for seed in (0, 17, 27):
       given = _plain(seed, num_buffers=40)
-      found = fullest_first(given)
+      found = place_by(given, try_fullest_first)
       validate(given, found)
       self.assertEqual(found.status, "optimal", msg=str(seed))
-    self.assertEqual(lowest_floor(_plain(17, 40)).status, "feasible")
+    self.assertEqual(place_by(_plain(17, 40), try_floors).status, "feasible")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,8 @@ import random
 
 from absl.testing import absltest
 
-from jaxmem.placement import (
-  Buffer,
-  Problem,
-  Solution,
-  decision,
-  large_first,
-  validate,
-)
+from jaxmem.placement import Buffer, Problem, Solution, decision, validate
+from jaxmem.placement.large_first import large_first
 from jaxmem.placement.table import Table
 
 _MIB = 1 << 20

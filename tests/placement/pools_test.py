@@ -20,8 +20,6 @@ from jaxmem.placement import (
   Problem,
   fill_pools,
   from_csv,
-  greedy_pools,
-  outside_cost,
   place,
   places_from_csv,
   to_csv,
@@ -85,8 +83,8 @@ class FillPoolsTest(parameterized.TestCase):
     for capacities in ([150], [80, 64], [0]):
       solution = fill_pools(given, capacities, max_deterministic_time=0.02)
       validate_pools(given, capacities, solution)
-      greedy = outside_cost(given, greedy_pools(given, capacities))
-      self.assertLessEqual(solution.cost, greedy)
+      greedy = fill_pools(given, capacities, max_deterministic_time=0)
+      self.assertLessEqual(solution.cost, greedy.cost)
       again = fill_pools(given, capacities, max_deterministic_time=0.02)
       self.assertEqual(solution, again)
 
@@ -105,7 +103,8 @@ class FillPoolsTest(parameterized.TestCase):
   def test_greedy_takes_the_dense_one_and_cp_sat_the_better_two(self):
     # By cost, and by cost for each byte, b0 is first; then neither other fits.
     given = _costly([(6, 0, 4, 13), (5, 0, 4, 10), (5, 0, 4, 10)])
-    self.assertEqual(outside_cost(given, greedy_pools(given, [10])), 20)
+    greedy = fill_pools(given, [10], max_deterministic_time=0)
+    self.assertEqual((greedy.cost, greedy.method), (20, "greedy"))
     solution = fill_pools(given, [10])
     validate_pools(given, [10], solution)
     self.assertEqual((solution.cost, solution.lower_bound), (13, 13))

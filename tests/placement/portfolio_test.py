@@ -9,25 +9,51 @@ from absl.testing import absltest, parameterized
 from placement_problems import CAPACITY, instance, problem, random_problem
 
 from benchmarks.synthetic import train_step
-from jaxmem import placement
 from jaxmem.placement import (
   Buffer,
   Gap,
   InfeasiblePlacementError,
   Problem,
+  Solution,
+  Table,
+  late_reuse,
   place,
+  place_by,
+  try_by_size,
+  try_floors,
+  try_xla_heap,
   validate,
 )
+from jaxmem.placement.cp_sat import descend
+from jaxmem.placement.fit import Shelf
+from jaxmem.placement.iterated import iterate
+from jaxmem.placement.large_first import large_first
+from jaxmem.placement.pyramid import try_pyramid
 
 _BRIEFLY = {"max_deterministic_time": 0.01}
+
+
+def _first_floor(search):
+  try_floors(search, ["TWA"])
+
+
+def _descend_briefly(search):
+  descend(search, 0.01)
+
+
+def _alone(*placers):
+  return lambda problem: place_by(problem, *placers)
+
+
+_XLA_HEAP = _alone(try_xla_heap)
 _PLACERS = (
-  placement.lowest_floor,
-  placement.greedy_by_size,
-  placement.pyramid,
-  placement.iterated,
-  placement.large_first,
-  functools.partial(placement.cp_sat, **_BRIEFLY),
-  functools.partial(placement.place, **_BRIEFLY),
+  _alone(try_floors),
+  _alone(try_by_size),
+  _alone(try_pyramid),
+  _alone(iterate),
+  large_first,
+  _alone(_first_floor, _descend_briefly),
+  functools.partial(place, **_BRIEFLY),
 )
 
 
@@ -51,10 +77,10 @@ class PlacerTest(parameterized.TestCase):
   @parameterized.parameters(*range(6))
   def test_xla_heap_on_random_problems(self, seed):
     given = _plain(random_problem(seed, num_buffers=20))
-    validate(given, placement.xla_heap(given))
+    validate(given, _XLA_HEAP(given))
 
   @parameterized.product(
-    placer=(*_PLACERS, placement.xla_heap),
+    placer=(*_PLACERS, _XLA_HEAP),
     rows=(
       # One alone; one after another; two at once.
       (((7, 0, 1),), 7),
@@ -75,13 +101,13 @@ class PlacerTest(parameterized.TestCase):
       (Buffer(name="a", size_bytes=1, lower=0, upper=1, offset_bytes=3),)
     )
     with self.assertRaisesRegex(ValueError, "cannot fix offsets"):
-      placement.xla_heap(given)
+      _XLA_HEAP(given)
 
   def test_lowest_floor_fills_like_tetris(self):
     # The tall one goes first (widest), then what meets nothing stays at 0, and
     # what meets both lies on the higher of them.
     given = problem((4, 0, 6), (2, 6, 8), (3, 5, 7))
-    solution = placement.lowest_floor(given)
+    solution = place_by(given, try_floors)
     self.assertEqual(solution.offsets, (0, 0, 4))
     self.assertEqual(solution.status, "optimal")
 
@@ -89,15 +115,15 @@ class PlacerTest(parameterized.TestCase):
     # By size 9, 8, 7, 6, 5 stack up. At time 2 those of 8 and 6 are dead,
     # which leaves gaps of 8 bytes at 9 and of 6 at 24 for the last.
     rows = ((9, 0, 9), (8, 0, 2), (7, 0, 9), (6, 0, 2), (5, 0, 9), (4, 2, 9))
-    best = placement.greedy_by_size(problem(*rows))
-    first = placement.greedy_by_size(problem(*rows), fit="first")
+    best = place_by(problem(*rows), try_by_size)
+    first = Shelf(Table(problem(*rows))).place(range(6), "first")
     self.assertEqual(best.offsets, (0, 9, 17, 24, 30, 24))
-    self.assertEqual(first.offsets, (0, 9, 17, 24, 30, 9))
+    self.assertEqual(first.tolist(), [0, 9, 17, 24, 30, 9])
 
   def test_pyramid_nests(self):
     # The longest at the bottom, then the longest inside it; c is not inside b.
     given = problem((5, 0, 10), (4, 2, 8), (3, 1, 7), (2, 3, 5))
-    self.assertEqual(placement.pyramid(given).offsets, (0, 5, 11, 9))
+    self.assertEqual(place_by(given, try_pyramid).offsets, (0, 5, 11, 9))
 
   @parameterized.parameters(*range(25))
   def test_optimal_on_small_problems(self, seed):
@@ -302,9 +328,9 @@ class LateReuseTest(parameterized.TestCase):
   def test_by_hand(self):
     # One after the other at the bottom, until four bytes are live at once.
     given = problem((2, 0, 1), (2, 1, 2), (2, 2, 3), (4, 3, 4))
-    solution = placement.place(given)
+    solution = place(given)
     self.assertEqual(solution.offsets, (0, 0, 0, 0))
-    late = placement.late_reuse(given, solution)
+    late = late_reuse(given, solution)
     validate(given, late)
     self.assertEqual(late.height_bytes, 4)
     first, second, third, _ = late.offsets
@@ -313,11 +339,9 @@ class LateReuseTest(parameterized.TestCase):
 
   def test_no_room(self):
     given = problem((4, 0, 1), (4, 1, 2), (4, 2, 3))
-    solution = placement.place(given)
-    self.assertEqual(
-      placement.late_reuse(given, solution).offsets, solution.offsets
-    )
-    late = placement.late_reuse(given, solution, capacity=8)
+    solution = place(given)
+    self.assertEqual(late_reuse(given, solution).offsets, solution.offsets)
+    late = late_reuse(given, solution, capacity=8)
     validate(given, late)
     self.assertIn(late.offsets, ((0, 4, 0), (4, 0, 4)))
 
@@ -325,22 +349,22 @@ class LateReuseTest(parameterized.TestCase):
   def test_random_problems(self, seed):
     given = random_problem(seed, num_buffers=30)
     solution = place(given, max_deterministic_time=0.01)
-    late = placement.late_reuse(given, solution)
+    late = late_reuse(given, solution)
     validate(given, late)
     self.assertLessEqual(late.height_bytes, solution.height_bytes)
-    self.assertEqual(late, placement.late_reuse(given, solution))
+    self.assertEqual(late, late_reuse(given, solution))
 
   def test_of_a_train_step(self):
     given = train_step(500, seed=1)
     solution = place(given)
-    late = placement.late_reuse(given, solution)
+    late = late_reuse(given, solution)
     validate(given, late)
     self.assertGreater(
       _median_wait(given, late), 4 * _median_wait(given, solution)
     )
 
 
-def _median_wait(given: Problem, solution: placement.Solution) -> float:
+def _median_wait(given: Problem, solution: Solution) -> float:
   """Median time from when bytes are free until somebody takes them over."""
   waits = []
   placed = list(zip(given.buffers, solution.offsets, strict=True))

@@ -82,9 +82,9 @@ class Static:
 
   def _place(self, problem: placement.Problem) -> placement.Solution:
     if self.method == "tflite":
-      return placement.greedy_by_size(problem)
+      return placement.place_by(problem, placement.try_by_size)
     if self.method == "xla":
-      return placement.xla_heap(problem)
+      return placement.place_by(problem, placement.try_xla_heap)
     return placement.place(
       problem, max_deterministic_time=None if self.use_solver else 0
     )

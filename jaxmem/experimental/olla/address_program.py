@@ -13,7 +13,7 @@ from jaxmem.experimental.olla.problem import Problem, check_total
 from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import AddressSolution, ModelSize
 from jaxmem.graph import Graph, live_ranges
-from jaxmem.placement import Buffer, Table, lowest_floor, nested
+from jaxmem.placement import Buffer, Table, nested, place_by, try_floors
 from jaxmem.placement import Problem as PlacementProblem
 from jaxmem.solver import cpsat
 
@@ -76,7 +76,7 @@ def solve_addresses(
   options = options or ProgramOptions()
   _check_no_gaps(problem)
   check_total(_total_bytes(problem), _unit_bytes(problem))
-  first = lowest_floor(problem)
+  first = place_by(problem, try_floors)
   best, height = first.offsets, first.height_bytes
   bound = first.lower_bound_bytes
   size = ModelSize()
@@ -132,7 +132,7 @@ class AddressModel:
     self._unit = _unit_bytes(problem)
     self._sizes = [b.size_bytes // self._unit for b in problem.buffers]
     self._model = cp_model.CpModel()
-    first = lowest_floor(problem)
+    first = place_by(problem, try_floors)
     worst = first.height_bytes if options.warm_start else _total_bytes(problem)
     self._locations = Locations(
       self._model,

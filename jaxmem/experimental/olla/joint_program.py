@@ -26,7 +26,7 @@ from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import JointSolution, ModelSize
 from jaxmem.experimental.olla.windows import Windows, pairs
 from jaxmem.graph import Graph
-from jaxmem.placement import lowest_floor
+from jaxmem.placement import place_by, try_floors
 from jaxmem.solver import cpsat
 
 
@@ -128,7 +128,7 @@ class Plan(NamedTuple):
 
 
 def _initial_plan(graph: Graph, order: tuple[int, ...]) -> Plan:
-  placed = lowest_floor(address_problem(graph, order))
+  placed = place_by(address_problem(graph, order), try_floors)
   return Plan(order, placed.offsets, placed.height_bytes)
 
 
