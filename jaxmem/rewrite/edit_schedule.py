@@ -10,16 +10,19 @@ clones, and outputs of fusions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from jaxmem_hlo.buffers import dataflow
-from jaxmem_hlo.module import RENAMES, Instruction, Module, shapes
+from jaxmem_hlo.module import RENAMES, Instruction, Module
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.rewrite import host_copies
 from jaxmem.rewrite.edits import Edits, Offload, Recompute, Value
 from jaxmem.rewrite.fusion_parts import can_split, part_of_body, part_of_shape
+from jaxmem.rewrite.latest_producers import (
+  SUFFIX,
+  LatestProducers,
+)
 from jaxmem.rewrite.module_editor import ModuleEditor
 from jaxmem.rewrite.prune import prune
 from jaxmem.rewrite.recompute_rules import (
@@ -27,10 +30,6 @@ from jaxmem.rewrite.recompute_rules import (
   RecomputeRules,
   recomputable,
 )
-
-_SUFFIX = "recompute"
-# The slot of producers that were there before the walk.
-_NEVER_MADE = -1
 
 
 def apply_edits(
@@ -63,32 +62,16 @@ def apply_edits(
   return _Rewriter(module, edits, rules or recomputable(module)).run()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Producer:
-  """Who holds a value: an instruction, and the slot where it was made."""
-
-  instruction_id: int
-  slot: int
-
-
 class _Rewriter:
+  """Plans what to do when, then walks the schedule and does it."""
+
   def __init__(self, module: Module, edits: Edits, rules: RecomputeRules):
     self._module = module
     self._entry = module.entry
     self._rules = rules
-    self._trees = rules.analysis.dataflow.trees
     self._editor = ModuleEditor(module)
-    self._schedule = module.schedule(self._entry.id)
-    self._times = {i.id: t for t, i in enumerate(self._schedule)}
-    self._overwritten = {
-      value: self._times[writer.id]
-      for value, writer in rules.overwriters.items()
-    }
-    self._new: list[hlo_pb2.Instruction] = []
-    self._latest: dict[dataflow.Value, _Producer] = {}
-    self._views: dict[tuple[int, int], int] = {}
+    self._producers = LatestProducers(rules, self._editor)
     self._whole_clones: dict[tuple[int, int], int] = {}
-    self._shapes = {i.id: i.shape for i in self._entry.instructions}
     # What to do before the instruction of a time, and after it.
     self._before: dict[int, list[Callable[[int], None]]] = {}
     self._after: dict[int, list[Callable[[int], None]]] = {}
@@ -98,13 +81,14 @@ class _Rewriter:
       self._plan_recompute(again)
 
   def run(self) -> Module:
-    for time, instruction in enumerate(self._schedule):
+    for time, instruction in enumerate(self._producers.schedule):
       for act in self._before.get(time, ()):
         act(time)
       self._keep(instruction)
       for act in self._after.get(time, ()):
         act(time + 1)
-    kept = prune(self._module, self._rules, self._editor, self._new)
+    emitted = self._producers.emitted
+    kept = prune(self._module, self._rules, self._editor, emitted)
     return self._editor.finish(kept)
 
   # Edits: checked first, done when the walk comes by.
@@ -136,17 +120,18 @@ class _Rewriter:
         f" fetch_done in this order, got times {store_done}, {fetch_start} and"
         f" {fetch_done}."
       )
-    transfer = host_copies.Transfer(self._editor, self._new.append)
+    transfer = host_copies.Transfer(self._editor, self._producers.emit)
+    producers = self._producers
     value = self._definition(move.value)
 
     def store(slot: int) -> None:
       source = self._original(move.value)
-      self._check_readable(value, _NEVER_MADE, slot, "its copy to the host")
-      transfer.start_store(source, self._shapes[source])
+      producers.check_original(value, slot, "its copy to the host")
+      transfer.start_store(source, producers.shape_of(source))
 
     def end_store(slot: int) -> None:
       # Until here the copy reads the value.
-      self._check_readable(value, _NEVER_MADE, slot, "its copy to the host")
+      producers.check_original(value, slot, "its copy to the host")
       transfer.end_store()
 
     def fetch(slot: int) -> None:
@@ -154,13 +139,10 @@ class _Rewriter:
       transfer.start_fetch()
 
     def end_fetch(slot: int) -> None:
-      fetched = transfer.end_fetch()
-      self._shapes[fetched.id] = fetched.shape
-      self._latest[value] = _Producer(fetched.id, slot)
+      producers.set_latest(value, transfer.end_fetch().id, slot)
 
-    self._after.setdefault(self._times[move.value.instruction], []).append(
-      store
-    )
+    made_at = producers.times[move.value.instruction]
+    self._after.setdefault(made_at, []).append(store)
     for time, act in (
       (store_done, end_store),
       (fetch_start, fetch),
@@ -169,16 +151,17 @@ class _Rewriter:
       self._before.setdefault(time, []).append(act)
 
   def _time(self, instruction_id: int, value: Value) -> int:
-    time = self._times.get(instruction_id)
+    times = self._producers.times
+    time = times.get(instruction_id)
     if time is None:
       raise RecomputeError(
         f"{self._name(value)}: {instruction_id} is no instruction of the"
         " entry's schedule."
       )
-    if time <= self._times[value.instruction]:
+    if time <= times[value.instruction]:
+      early = self._entry.by_id[instruction_id].name
       raise RecomputeError(
-        f"{self._name(value)}: {self._schedule[time].name} runs before the"
-        " value is there."
+        f"{self._name(value)}: {early} runs before the value is there."
       )
     return time
 
@@ -189,7 +172,8 @@ class _Rewriter:
 
   def _definition(self, value: Value) -> dataflow.Value:
     index = () if value.output is None else (value.output,)
-    return self._trees[value.instruction][index]
+    trees = self._rules.analysis.dataflow.trees
+    return trees[value.instruction][index]
 
   # Instructions.
 
@@ -199,11 +183,11 @@ class _Rewriter:
     proto.CopyFrom(instruction.proto)
     # Renames stay as they are; who reads them follows them to the source.
     if instruction.opcode not in RENAMES:
-      slot = self._times[instruction.id]
+      slot = self._producers.times[instruction.id]
       proto.operand_ids[:] = [
-        self._resolve(o, slot) for o in instruction.operands
+        self._producers.resolve(o, slot) for o in instruction.operands
       ]
-    self._new.append(proto)
+    self._producers.emit(proto)
 
   def _recompute(self, value: Value, slot: int) -> None:
     instruction = self._entry.by_id[value.instruction]
@@ -216,7 +200,7 @@ class _Rewriter:
       if key not in self._whole_clones:
         self._whole_clones[key] = self._clone(instruction, None, slot)
       made = self._element(self._whole_clones[key], instruction, value.output)
-    self._latest[self._definition(value)] = _Producer(made, slot)
+    self._producers.set_latest(self._definition(value), made, slot)
 
   def _clone(
     self, instruction: Instruction, output: int | None, slot: int
@@ -224,10 +208,10 @@ class _Rewriter:
     """Emits a second run, of one output if that is given."""
     proto = hlo_pb2.Instruction()
     proto.CopyFrom(instruction.proto)
-    proto.name = self._editor.fresh_name(f"{instruction.name}.{_SUFFIX}")
+    proto.name = self._editor.fresh_name(f"{instruction.name}.{SUFFIX}")
     proto.id = self._editor.fresh_id()
     proto.metadata.op_name = "/".join(
-      filter(None, (instruction.proto.metadata.op_name, _SUFFIX))
+      filter(None, (instruction.proto.metadata.op_name, SUFFIX))
     )
     # Where it stands in the schedule is all the order that it needs.
     del proto.control_predecessor_ids[:]
@@ -242,17 +226,17 @@ class _Rewriter:
       proto.shape.CopyFrom(part_of_shape(instruction.shape, (output,)))
       proto.ClearField("original_value")
     for operand in operands:
-      self._check_operand(operand, slot, instruction)
-    proto.operand_ids[:] = [self._resolve(o, slot) for o in operands]
+      self._producers.check_operand(operand, slot, instruction)
+    proto.operand_ids[:] = [self._producers.resolve(o, slot) for o in operands]
     proto.called_computation_ids[:] = [
-      self._editor.add_computation(b, _SUFFIX) for b in bodies
+      self._editor.add_computation(b, SUFFIX) for b in bodies
     ]
-    self._emit(proto)
+    self._producers.emit(proto)
     return proto.id
 
   def _element(self, whole: int, instruction: Instruction, index: int) -> int:
     proto = hlo_pb2.Instruction(
-      name=self._editor.fresh_name(f"{instruction.name}.{_SUFFIX}.element"),
+      name=self._editor.fresh_name(f"{instruction.name}.{SUFFIX}.element"),
       opcode="get-tuple-element",
       id=self._editor.fresh_id(),
       shape=instruction.shape.tuple_shapes[index],
@@ -260,12 +244,8 @@ class _Rewriter:
       tuple_index=index,
       operand_ids=[whole],
     )
-    self._emit(proto)
+    self._producers.emit(proto)
     return proto.id
-
-  def _emit(self, proto: hlo_pb2.Instruction) -> None:
-    self._shapes[proto.id] = proto.shape
-    self._new.append(proto)
 
   def _original(self, value: Value) -> int:
     """The instruction that holds a value as it was first made."""
@@ -273,75 +253,3 @@ class _Rewriter:
     if value.output is None:
       return instruction.id
     return self._element(instruction.id, instruction, value.output)
-
-  # Reads.
-
-  def _resolve(self, operand: int, slot: int) -> int:
-    """Returns what to read instead of an operand: the latest producer."""
-    instruction = self._entry.by_id[operand]
-    if instruction.opcode == "tuple":
-      return self._resolve_tuple(instruction, slot)
-    if shapes.is_tuple(instruction.shape):
-      return operand
-    producer = self._latest.get(self._trees[operand][()])
-    if producer is None:
-      return operand
-    return self._view(producer.instruction_id, instruction)
-
-  def _resolve_tuple(self, instruction: Instruction, slot: int) -> int:
-    elements = [self._resolve(o, slot) for o in instruction.operands]
-    if elements == list(instruction.operands):
-      return instruction.id
-    proto = hlo_pb2.Instruction()
-    proto.CopyFrom(instruction.proto)
-    proto.id = self._editor.fresh_id()
-    proto.name = self._editor.fresh_name(f"{instruction.name}.{_SUFFIX}")
-    proto.operand_ids[:] = elements
-    del proto.control_predecessor_ids[:]
-    self._emit(proto)
-    return proto.id
-
-  def _view(self, producer: int, like: Instruction) -> int:
-    """A producer in the shape in which its value was read before."""
-    if shapes.same_shape(self._shapes[producer], like.shape):
-      return producer
-    key = (producer, like.id)
-    if key not in self._views:
-      proto = hlo_pb2.Instruction(
-        name=self._editor.fresh_name(f"{like.name}.{_SUFFIX}"),
-        opcode="bitcast",
-        id=self._editor.fresh_id(),
-        shape=like.shape,
-        metadata=like.proto.metadata,
-        operand_ids=[producer],
-      )
-      self._emit(proto)
-      self._views[key] = proto.id
-    return self._views[key]
-
-  def _check_operand(
-    self, operand: int, slot: int, reader: Instruction
-  ) -> None:
-    for value in self._trees[operand].values():
-      producer = self._latest.get(value)
-      made = _NEVER_MADE if producer is None else producer.slot
-      self._check_readable(value, made, slot, f"a second {reader.name}")
-
-  def _check_readable(
-    self, value: dataflow.Value, made: int, slot: int, reader: str
-  ) -> None:
-    """Refuses a read behind the write that took the value's buffer.
-
-    Args:
-      value: What is read.
-      made: The slot in which its latest producer was made.
-      slot: The slot of the read: it runs before the instruction of that time.
-      reader: Who reads.
-    """
-    written = self._overwritten.get(value)
-    if written is not None and made <= written < slot:
-      raise RecomputeError(
-        f"{value.name} cannot be read by {reader} before"
-        f" {self._schedule[slot].name}: {self._schedule[written].name} has"
-        " already written over it in place."
-      )

@@ -26,7 +26,7 @@ from jaxmem_hlo.module import (
 from jaxmem.rewrite.edits import Value
 
 _CALLERS = frozenset({"call", "conditional", "while"})
-# Sums in any order on GPUs, hence other bits in every run.
+# They add up in any order on GPUs, so that every run has other bits.
 _UNORDERED = frozenset({"scatter", "select-and-scatter"})
 _PURE_CALLS = ("__cublas$", "__cudnn$conv", "__onednn$")
 
@@ -127,7 +127,7 @@ def recomputable(
     analysis=analysis,
     refusals=refusals,
     results=frozenset(results),
-    overwriters=find_overwriters(analysis),
+    overwriters=_find_overwriters(analysis),
   )
 
 
@@ -141,7 +141,7 @@ def named_value(module: Module, value: dataflow.Value) -> Value | None:
   return Value(instruction=instruction.id, output=index[0] if index else None)
 
 
-def find_overwriters(
+def _find_overwriters(
   analysis: BufferAnalysis,
 ) -> dict[dataflow.Value, Instruction]:
   """Returns which entry instruction writes over a value in place.

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import random
 import unittest
-from unittest import mock
 
 import edited_steps
 import small_steps
@@ -24,7 +23,6 @@ from jaxmem.rewrite import (
   RecomputeRules,
   apply_edits,
   recomputable,
-  recompute_rules,
 )
 from jaxmem.rewrite.edits import Edits, Offload, Recompute, Value
 from jaxmem.rewrite.recompute_rules import named_value
@@ -223,10 +221,8 @@ class TinyTest(parameterized.TestCase):
         continue
       with self.assertRaisesRegex(RecomputeError, "already written over"):
         apply_edits(module, edits, "cuda")
-      with mock.patch.object(
-        recompute_rules, "find_overwriters", return_value={}
-      ):
-        forced = apply_edits(module, edits, "cuda")
+      rules = dataclasses.replace(recomputable(module), overwriters={})
+      forced = apply_edits(module, edits, "cuda", rules)
       self.assertNotEmpty(_replayed(forced)[1])
 
 
@@ -248,9 +244,9 @@ def _random_moves(
       if use.instruction.id in times and use.instruction.opcode not in RENAMES
     }
     touched = sorted({times[found.instruction], *uses})
-    limit = rules.overwriters.get(value)
+    writer = rules.overwriters.get(value)
     for start, end in itertools.pairwise(touched):
-      is_whole = limit is None or times[limit.id] >= touched[-1]
+      is_whole = writer is None or times[writer.id] >= touched[-1]
       if end - start > 8 and value.size_bytes > 256 and is_whole:
         gaps.append((found, start, end))
   chosen: dict[Value, Offload] = {}

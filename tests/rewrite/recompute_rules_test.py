@@ -1,7 +1,7 @@
 """Tests of jaxmem.rewrite.recompute_rules: what must not be repeated."""
 
+import dataclasses
 import re
-from unittest import mock
 
 import tiny_hlo
 from absl.testing import absltest, parameterized
@@ -19,13 +19,9 @@ from jaxmem_hlo.module import Module
 from jaxmem_hlo.replay.placed_values import FaultKind
 from tiny_hlo import f32, named, tuple_of
 
-from jaxmem.rewrite import (
-  RecomputeError,
-  apply_edits,
-  recomputable,
-  recompute_rules,
-)
+from jaxmem.rewrite import RecomputeError, apply_edits, recomputable
 from jaxmem.rewrite.edits import Edits, Recompute, Value
+from jaxmem.rewrite.recompute_rules import named_value
 
 
 class RulesTest(parameterized.TestCase):
@@ -180,6 +176,15 @@ def _updated():
   return builder.module(main)
 
 
+def _overwriters(module):
+  """The ids of writers over values that edits can name."""
+  return {
+    named: writer.id
+    for value, writer in recomputable(module).overwriters.items()
+    if (named := named_value(module, value)) is not None
+  }
+
+
 class OverwrittenTest(parameterized.TestCase):
   """Values that something else was written over are not read any more."""
 
@@ -194,10 +199,8 @@ class OverwrittenTest(parameterized.TestCase):
     with self.assertRaisesRegex(RecomputeError, message):
       apply_edits(module, edits)
     # Forced, the edit gives a program that reads what is not there any more.
-    with mock.patch.object(
-      recompute_rules, "find_overwriters", return_value={}
-    ):
-      forced = apply_edits(module, edits)
+    rules = dataclasses.replace(recomputable(module), overwriters={})
+    forced = apply_edits(module, edits, rules=rules)
     assignment = AssignmentModel(forced, "cpu").assign()
     report = replay.check_assignment(forced, assignment.to_proto(), "cpu")
     self.assertContainsSubset(
@@ -228,24 +231,15 @@ class OverwrittenTest(parameterized.TestCase):
 
   def test_rules_name_the_writers(self):
     module = _donated()
-    rules = recomputable(module)
     self.assertEqual(
-      _overwriters(rules), {value_of(module, "x"): named(module, "new")}
+      _overwriters(module),
+      {value_of(module, "x"): named(module, "new").id},
     )
     module = _updated()
-    rules = recomputable(module)
     self.assertEqual(
-      _overwriters(rules), {value_of(module, "old"): named(module, "update")}
+      _overwriters(module),
+      {value_of(module, "old"): named(module, "update").id},
     )
-
-
-def _overwriters(rules):
-  """The writers over values that edits can name."""
-  return {
-    recompute_rules.named_value(rules.module, value): writer
-    for value, writer in rules.overwriters.items()
-    if recompute_rules.named_value(rules.module, value) is not None
-  }
 
 
 if __name__ == "__main__":
