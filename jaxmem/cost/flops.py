@@ -18,17 +18,21 @@ from jaxmem_hlo.buffers import aliasing
 from jaxmem_hlo.module import Instruction, Module, shapes
 from jaxmem_hlo.proto import hlo_pb2
 
-_CUDNN = "__cudnn$conv"
-_CUBLAS = "__cublas$"
-_HIGHEST = 2
-_WIDTH = {10: 2, 16: 2, 11: 4, 12: 8, 15: 8, 18: 16}
-_FMA = 2
+# What the targets of XLA:GPU's library calls begin with.
+_CUDNN_CONVOLUTION = "__cudnn$conv"
+_CUBLAS_PRODUCT = "__cublas$"
+# xla.PrecisionConfig.HIGHEST: full precision is asked for.
+_HIGHEST_PRECISION = 2
+# Bytes of an element, by xla.PrimitiveType: f16, bf16, f32, f64, c64, c128.
+_ELEMENT_BYTES = {10: 2, 16: 2, 11: 4, 12: 8, 15: 8, 18: 16}
+# A multiply-add counts as two operations.
+_FLOPS_PER_MULTIPLY_ADD = 2
 
 _TRANSCENDENTAL = frozenset(
   "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one"
   " logistic power rng rng-bit-generator rsqrt sine sqrt tan tanh".split()
 )
-# Elementwise, but nothing is computed.
+# These are elementwise, but nothing is computed.
 _FREE = frozenset({"copy", "map", "rng", "stochastic-convert"})
 
 
@@ -82,7 +86,7 @@ def dot_flops(dot: Instruction, lhs: hlo_pb2.Shape) -> float:
   width = math.prod(
     lhs.dimensions[d] for d in numbers.lhs_contracting_dimensions
   )
-  return float(_FMA * width * shapes.num_elements(dot.shape))
+  return float(_FLOPS_PER_MULTIPLY_ADD * width * shapes.num_elements(dot.shape))
 
 
 def convolution_flops(
@@ -114,34 +118,19 @@ def convolution_flops(
   )
   for k, window in enumerate(proto.window.dimensions):
     count *= _num_meetings(
-      window,
       image.dimensions[numbers.input_spatial_dimensions[k]],
       kernel.dimensions[numbers.kernel_spatial_dimensions[k]],
       output.dimensions[numbers.output_spatial_dimensions[k]],
+      max(1, window.stride),
+      max(1, window.base_dilation),
+      max(1, window.window_dilation),
+      window.padding_low,
     )
-  return float(_FMA * count)
-
-
-def _num_meetings(
-  window: hlo_pb2.WindowDimension,
-  image_size: int,
-  kernel_size: int,
-  output_size: int,
-) -> int:
-  """Pairs (output position, kernel position) that meet an input element."""
-  return _count_meetings(
-    image_size,
-    kernel_size,
-    output_size,
-    max(1, window.stride),
-    max(1, window.base_dilation),
-    max(1, window.window_dilation),
-    window.padding_low,
-  )
+  return float(_FLOPS_PER_MULTIPLY_ADD * count)
 
 
 @functools.lru_cache(maxsize=4096)
-def _count_meetings(
+def _num_meetings(
   image_size: int,
   kernel_size: int,
   output_size: int,
@@ -150,6 +139,7 @@ def _count_meetings(
   window_dilation: int,
   padding_low: int,
 ) -> int:
+  """Pairs (output position, kernel position) that meet an input element."""
   count = 0
   for k in range(kernel_size):
     offset = k * window_dilation - padding_low
@@ -233,8 +223,8 @@ class FlopCounter:
     operands = [by_id[o].shape.element_type for o in instruction.operands[:2]]
     precision = instruction.proto.precision_config.operand_precision
     key = Product(
-      max(operands, key=lambda t: _WIDTH.get(t, 0)),
-      any(p == _HIGHEST for p in precision),
+      max(operands, key=lambda t: _ELEMENT_BYTES.get(t, 0)),
+      any(p == _HIGHEST_PRECISION for p in precision),
     )
     flops.products[key] = flops.products.get(key, 0.0) + count
 
@@ -244,7 +234,7 @@ class FlopCounter:
       return
     a, b = self._operand(call, 0), self._operand(call, 1)
     result = call.shape.tuple_shapes[0]
-    if target.startswith(_CUDNN):
+    if target.startswith(_CUDNN_CONVOLUTION):
       # The dimension numbers are always those of the forward convolution.
       if target.endswith("BackwardFilter"):
         image, kernel, output = a, result, b
@@ -255,7 +245,7 @@ class FlopCounter:
       self._add_product(
         flops, call, convolution_flops(call, image, kernel, output)
       )
-    elif target.startswith(_CUBLAS):
+    elif target.startswith(_CUBLAS_PRODUCT):
       self._add_product(flops, call, _gemm_flops(call, a, b, result))
 
   def _reductions(self, reduce: Instruction) -> float:
@@ -315,4 +305,4 @@ def _gemm_flops(
   dimensions = re.findall(rb"\d+", found[1]) if found else []
   batch = math.prod(lhs.dimensions[int(d)] for d in dimensions)
   elements = math.prod(shapes.num_elements(s) for s in (lhs, rhs, result))
-  return _FMA * math.sqrt(elements / max(1, batch))
+  return _FLOPS_PER_MULTIPLY_ADD * math.sqrt(elements / max(1, batch))

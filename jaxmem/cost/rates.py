@@ -32,7 +32,8 @@ class Rates:
     from_host_bytes_per_s: Copies from the host; 0 if there is no such link.
     launch_s: Seconds that starting a kernel adds.
     float32_products: Which rate matrix products of float32 run at, unless the
-      program asks for the highest precision.
+      program asks for the highest precision. "tf32" is what XLA does on GPUs;
+      "fp32" is the rate of the scalar units.
     flops_efficiency: Fraction of the flops rates that kernels reach.
     memory_efficiency: Fraction of the memory rate that kernels reach.
     link_efficiency: Fraction of the rates to and from the host that copies
@@ -136,28 +137,19 @@ CPU = Rates(
 )
 
 
-def for_target(
-  target: "targets.Target | str | None" = None,
-  float32_products: Precision | None = None,
-) -> Rates:
+def for_target(target: "targets.Target | str | None" = None) -> Rates:
   """Returns the rates of a target.
 
   Args:
     target: What `targets.get` takes. Of a GPU, the device description gives
       what it holds, the data sheet of the same name the rest.
-    float32_products: The precision of matrix products of float32: "tf32", the
-      default on GPUs, is what XLA does on these unless a program asks for
-      more; "fp32" is the rate of the scalar units.
 
   Raises:
     ValueError: If the target is unknown, or neither its description nor a data
       sheet gives a rate.
   """
   target = targets.get(target)
-  rates = CPU if target.platform == "cpu" else _described(target)
-  if float32_products is not None:
-    rates = dataclasses.replace(rates, float32_products=float32_products)
-  return rates
+  return CPU if target.platform == "cpu" else _described(target)
 
 
 def _described(target: targets.Target) -> Rates:
@@ -173,14 +165,8 @@ def _described(target: targets.Target) -> Rates:
   given: dict[str, Any] = {k: value for k, value in found.items() if value}
   if target.name in DATA_SHEETS:
     return dataclasses.replace(DATA_SHEETS[target.name], **given)
-  missing = (
-    found.keys()
-    - given.keys()
-    - {
-      "to_host_bytes_per_s",
-      "from_host_bytes_per_s",
-    }
-  )
+  optional = {"to_host_bytes_per_s", "from_host_bytes_per_s"}
+  missing = found.keys() - given.keys() - optional
   if missing:
     raise ValueError(
       f"target {target.name!r} describes no {', '.join(sorted(missing))}; pass"

@@ -16,8 +16,9 @@ from jaxmem.cost.traffic import (
   trip_count,
 )
 
-# A transcendental function is about this many other operations.
+# A transcendental function takes as long as about this many other operations.
 _TRANSCENDENTAL_FLOPS = 10
+# xla.PrimitiveType.
 _F16, _F32, _BF16 = 10, 11, 16
 
 
