@@ -14,7 +14,7 @@ _MAX_FILE_LINES = 450
 _MAX_FUNCTION_LINES = 60
 _MAX_ATTRIBUTES = 12
 # What a plan or a measurement is handed out as may list more.
-_RESULT_TYPES = frozenset({"PlanData"})
+_RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # The lines that `jit`, `plan`, `max_batch` and the commands reach.
 _MAX_REACHED_LINES = 19_000
 

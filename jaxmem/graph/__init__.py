@@ -1,5 +1,6 @@
 """The program as a graph: nodes, buffers, precedences, and what bounds it."""
 
+from jaxmem.graph import bounds, liveness
 from jaxmem.graph.bounds import LowerBound, MinCut, lower_bound
 from jaxmem.graph.callee_peaks import callee_peaks
 from jaxmem.graph.check_order import ValidationError, check_order
@@ -28,12 +29,14 @@ __all__ = [
   "Node",
   "Sharing",
   "ValidationError",
+  "bounds",
   "callee_peaks",
   "check_acyclic",
   "check_order",
   "from_hlo",
   "least_first_order",
   "live_ranges",
+  "liveness",
   "lower_bound",
   "may_share_on_heap",
   "peak_bytes",
