@@ -14,7 +14,7 @@ export JAX_VERSION
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test test-all lint lint-ruff lint-types lint-imports \
-  lint-bazel format demo bench proto clean
+  lint-bazel format demo bench rehearse proto clean
 
 help:
 	@echo "make demo      plan a few steps and show what they save"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint      lint and check types only"
 	@echo "make format    format the code and fix what ruff can fix"
 	@echo "make bench     list the benchmarks and how to run them"
+	@echo "make rehearse  try the benchmarks for a GPU on the CPU"
 	@echo "make proto     generate hlo_pb2.py from hlo.proto again"
 	@echo "make venv      make .venv with everything the above need"
 	@echo "make clean     remove .venv and the caches"
@@ -98,6 +99,12 @@ bench: $(STAMP)
 	  name=$$(basename "$$file" .py); \
 	  echo "  $(BIN)/python -m benchmarks.$$name"; \
 	done
+
+# What benchmarks/gpu_campaign.py would do on a GPU; see docs/gpu.md.
+rehearse: $(STAMP)
+	@folder=$$(mktemp -d) && \
+	PYTHONPATH=.:hlo $(BIN)/python -m benchmarks.gpu_campaign --rehearse \
+	  --out="$$folder"
 
 # Code made by protoc 5.29 runs with protobuf 5.29 to 6.x, hence with any that
 # OR-Tools allows; newer compilers would refuse the older runtimes.

@@ -1,0 +1,66 @@
+"""A limit that jaxmem takes from the device: `memory_limit="auto"`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+
+from benchmarks.gpu import models, ways
+from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
+
+_NUM_STEPS = 3
+_TITLES = ("step", "program MB", "allowed MB", "runs")
+
+
+def _cases(is_rehearsal: bool) -> Sequence[Case]:
+  name = "llama_stack" if is_rehearsal else "gpt2_small"
+  default_s = 10 if is_rehearsal else 90
+  return [Case(name=name, default_s=default_s, settings={"model": name})]
+
+
+def _run(context: Context) -> None:
+  """Compiles under the limit, and runs."""
+  name = context.case.settings["model"]
+  step = models.build(name, is_rehearsal=context.is_rehearsal)
+  row: Row = {"model": name}
+  try:
+    way = ways.by_jaxmem(step, "jaxmem, auto", "auto")
+  except ValueError as error:
+    row |= {"is_supported": False, "error": f"not supported: {error}"}
+    context.emit(row)
+    return
+  except jax.errors.JaxRuntimeError as error:
+    context.emit(row | {"is_supported": True, "error": error_text(error)})
+    return
+  allowed_bytes = ways.allowed_bytes()
+  row |= {"is_supported": True, **way.row(), "allowed_bytes": allowed_bytes}
+  row |= ways.reasons(allowed_bytes is None, ways.NO_STATISTICS)
+  try:
+    ways.run_steps(way, _NUM_STEPS)
+    context.emit(row | {"runs": True})
+  except jax.errors.JaxRuntimeError as error:
+    context.emit(row | {"runs": False, "error": error_text(error)})
+
+
+def _cells(row: Row) -> Sequence[object]:
+  if "way" not in row:
+    return [row["model"], "", "", row["error"]]
+  return [
+    row["model"],
+    number(row["total_bytes"], 1e-6, 0),
+    number(row["allowed_bytes"], 1e-6, 0),
+    "yes" if row["runs"] else f"no: {row['error']}",
+  ]
+
+
+PART = Part(
+  name="auto",
+  question=(
+    'Does a step run under `memory_limit="auto"`, and in how much memory?'
+  ),
+  cases=_cases,
+  run=_run,
+  titles=_TITLES,
+  cells=_cells,
+)

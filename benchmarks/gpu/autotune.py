@@ -1,0 +1,69 @@
+"""What autotuning changes in a step's temporaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.gpu import models, ways
+from benchmarks.gpu.case import Case, Context, Part, Row
+
+_TITLES = (
+  "step",
+  "not tuned MB",
+  "tuned MB",
+  "change",
+  "compile s",
+  "tuned compile s",
+)
+
+
+def _cases(is_rehearsal: bool) -> Sequence[Case]:
+  names = ["unet"] if is_rehearsal else ["resnet50", "gpt2_small", "unet"]
+  return [
+    Case(
+      name=name,
+      wave=i,
+      default_s=12 if is_rehearsal else 60,
+      settings={"model": name},
+    )
+    for i, name in enumerate(names)
+  ]
+
+
+def _run(context: Context) -> None:
+  """Compiles a step without and with autotuning."""
+  name = context.case.settings["model"]
+  row: Row = {"model": name}
+  for label, options in (("untuned", ways.UNTUNED), ("tuned", None)):
+    step = models.build(name, is_rehearsal=context.is_rehearsal)
+    way = ways.by_jax(step, options=options)
+    row |= {
+      f"{label}_temp_bytes": way.memory.temp_size_in_bytes,
+      f"{label}_compile_s": round(way.compile_s, 3),
+    }
+  context.emit(row)
+
+
+def _cells(row: Row) -> Sequence[object]:
+  before, after = row["untuned_temp_bytes"], row["tuned_temp_bytes"]
+  return [
+    row["model"],
+    f"{before / 1e6:.1f}",
+    f"{after / 1e6:.1f}",
+    f"{100 * (after / before - 1):+.2f} %",
+    f"{row['untuned_compile_s']:.1f}",
+    f"{row['tuned_compile_s']:.1f}",
+  ]
+
+
+PART = Part(
+  name="autotune",
+  question=(
+    "Plans for a described card are compiled without autotuning: by how much"
+    " do the temporaries differ with it?"
+  ),
+  cases=_cases,
+  run=_run,
+  titles=_TITLES,
+  cells=_cells,
+)

@@ -1,0 +1,108 @@
+"""What a campaign is made of: parts, and the cases of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.gpu import store
+
+Row = dict[str, Any]
+_MAX_ERROR_LENGTH = 300
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+  """Something measured in a process of its own.
+
+  Attributes:
+    name: What tells it from the other cases of its part.
+    wave: Cases of wave 0 run before those of wave 1, whatever their part: the
+      most important case of each part comes before the second of any.
+    default_s: Seconds it may take, until a run has told.
+    settings: What the part measures here.
+    environment: Variables set for its process, besides what it inherits.
+      `XLA_FLAGS` is added to what is set already; "{out}" in a value becomes
+      the campaign's folder.
+  """
+
+  name: str
+  wave: int = 0
+  default_s: float = 60.0
+  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+  """What a case is run with.
+
+  Attributes:
+    case: The case.
+    is_rehearsal: Whether a CPU stands in for the card.
+    folder: Of the campaign: for files besides the rows.
+    recorder: Takes the rows.
+  """
+
+  case: Case
+  is_rehearsal: bool
+  folder: pathlib.Path
+  recorder: store.Recorder
+
+  def emit(self, row: Row) -> None:
+    """Writes a row down, before anything else can go wrong."""
+    self.recorder.append(row)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+  """One question put to the card.
+
+  Attributes:
+    name: Of its rows, and for --parts.
+    question: What it measures, for docs/gpu.md.
+    cases: The cases, most important first; fewer and smaller ones for a
+      rehearsal.
+    run: Measures a case.
+    titles: Of the columns of its table in docs/gpu.md.
+    cells: What stands in these columns for a row; None for a row that the
+      table leaves out.
+  """
+
+  name: str
+  question: str
+  cases: Callable[[bool], Sequence[Case]]
+  run: Callable[[Context], None]
+  titles: Sequence[str]
+  cells: Callable[[Row], Sequence[object] | None]
+
+
+def number(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
+  """Returns what stands in a table for a figure, nothing for None.
+
+  Args:
+    value: The figure.
+    scale: It is multiplied by this.
+    digits: After the point.
+  """
+  return "" if value is None else f"{value * scale:.{digits}f}"
+
+
+def error_text(error: Exception) -> str:
+  """Returns the line of an error that says what went wrong.
+
+  XLA wraps what a callback raised into its own error, with the stack; paths of
+  this machine do not belong into rows.
+  """
+  text = str(error)
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
+  for key in ("InfeasibleError", "RESOURCE_EXHAUSTED"):
+    found = [line for line in lines if key in line]
+    if found:
+      return found[-1][:_MAX_ERROR_LENGTH]
+  last = lines[-1] if lines else ""
+  return f"{type(error).__name__}: {store.without_paths(last)}"[
+    :_MAX_ERROR_LENGTH
+  ]

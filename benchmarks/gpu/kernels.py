@@ -1,0 +1,287 @@
+"""Seconds that jaxmem estimates for single kernels against measured ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxmem
+from benchmarks.gpu import rates
+from benchmarks.gpu.case import Case, Context, Part, Row
+
+# Under a limit that everything meets, a plan says what it takes the step for.
+_NO_LIMIT_BYTES = 1 << 50
+_QUEUE_S, _REHEARSED_QUEUE_S = 0.1, 0.01
+# A call of fewer times the host's own time for it says little of the kernel.
+_MIN_CALLS = 2.0
+_MIN_RANKED = 3
+_CLASSES = ("dot", "convolution", "elementwise", "reduction", "copy")
+_TITLES = (
+  "class",
+  "kernel",
+  "measured µs",
+  "estimated µs",
+  "measured / estimated",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+  """A program of one kernel, or of as few as XLA makes of it.
+
+  Attributes:
+    group: One of `_CLASSES`.
+    name: What it is.
+    function: The program.
+    shapes: Of its arguments.
+    dtype: Of its arguments.
+  """
+
+  group: str
+  name: str
+  function: Callable[..., Any]
+  shapes: tuple[tuple[int, ...], ...]
+  dtype: Any = jnp.float32
+
+
+def _cases(is_rehearsal: bool) -> Sequence[Case]:
+  return [Case(name="all", default_s=10 if is_rehearsal else 120)]
+
+
+def _run(context: Context) -> None:
+  """Writes a row for each kernel, then the correlations."""
+  is_rehearsal = context.is_rehearsal
+  queue_s = _REHEARSED_QUEUE_S if is_rehearsal else _QUEUE_S
+  nothing = (jnp.zeros(()),)
+  call_s = rates.seconds_per_call(lambda x: x + 1, nothing, queue_s)
+  rows = []
+  for kernel in _tiny() if is_rehearsal else _kernels():
+    args = [
+      jax.random.normal(jax.random.key(i), shape, kernel.dtype)
+      for i, shape in enumerate(kernel.shapes)
+    ]
+    measured_s = rates.seconds_per_call(kernel.function, args, queue_s)
+    row: Row = {
+      "class": kernel.group,
+      "kernel": kernel.name,
+      "shapes": kernel.shapes,
+      "dtype": jnp.dtype(kernel.dtype).name,
+      "measured_s": measured_s,
+      "estimated_s": estimated_seconds(kernel.function, args),
+      "is_bound_by_calls": measured_s < _MIN_CALLS * call_s,
+    }
+    rows.append(row)
+    context.emit(row)
+  for group in ("all", *_CLASSES):
+    context.emit({"class": group, "kernel": None, **summary(rows, group)})
+
+
+def estimated_seconds(
+  function: Callable[..., Any], args: Sequence[Any]
+) -> float:
+  """Returns what jaxmem estimates a program to take on this device."""
+
+  def program(*args: Any) -> Any:
+    return function(*args)
+
+  plan = jaxmem.plan(program, *args, memory_limit=_NO_LIMIT_BYTES)
+  assert plan.budget is not None
+  return plan.budget.written_s
+
+
+def summary(rows: Sequence[Row], group: str) -> Row:
+  """Returns how the estimates of a class fare; "all" takes all classes.
+
+  Kernels that are shorter than the host's time for a call are left out.
+  """
+  chosen = [
+    row
+    for row in rows
+    if group in ("all", row["class"]) and not row["is_bound_by_calls"]
+  ]
+  measured, estimated = (
+    np.array([row[name] for row in chosen])
+    for name in ("measured_s", "estimated_s")
+  )
+  is_ranked = len(chosen) >= _MIN_RANKED
+  return {
+    "num_kernels": len(chosen),
+    "rank_correlation": rank_correlation(measured, estimated)
+    if is_ranked
+    else None,
+    "median_ratio": float(np.median(measured / estimated)) if chosen else None,
+  } | ({} if is_ranked else {"why_null": f"fewer than {_MIN_RANKED} kernels"})
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float | None:
+  """Returns Spearman's correlation; None if all of either are equal."""
+  ranks = [_ranks(one), _ranks(other)]
+  if any(np.ptp(r) == 0 for r in ranks):
+    return None
+  return float(np.corrcoef(ranks)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+  """Returns ranks from 1; equal values share the mean of theirs."""
+  below = (values[:, None] > values).sum(1)
+  equal = (values[:, None] == values).sum(1)
+  return below + (equal + 1) / 2
+
+
+def _convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+  return jax.lax.conv_general_dilated(
+    x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+  )
+
+
+def _update(p: jax.Array, g: jax.Array, m: jax.Array, v: jax.Array) -> Any:
+  """Adam's update of one parameter: four arrays in, three out."""
+  m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+  return p - 3e-4 * m / (jnp.sqrt(jnp.abs(v)) + 1e-8), m, v
+
+
+def _kernels() -> Iterator[Kernel]:
+  """Yields kernels as they occur in the campaign's models."""
+  for m, k, n in ((4096, 768, 3072), (4096, 768, 50_257), (4096,) * 3):
+    for dtype in (jnp.float32, jnp.bfloat16):
+      yield Kernel(
+        group="dot",
+        name=f"{m} x {k} x {n}, {jnp.dtype(dtype).name}",
+        function=jnp.matmul,
+        shapes=((m, k), (k, n)),
+        dtype=dtype,
+      )
+  yield Kernel(
+    group="dot",
+    name="attention scores, 96 of 512 x 64 x 512",
+    function=lambda q, k: q @ k.mT,
+    shapes=((96, 512, 64), (96, 512, 64)),
+  )
+  for side, width, size in (
+    (56, 64, 1),
+    (56, 64, 3),
+    (14, 256, 3),
+    (256, 64, 3),
+  ):
+    batch = 8 if side == 256 else 64
+    yield Kernel(
+      group="convolution",
+      name=f"{batch} of {side} x {side} x {width}, kernel {size} x {size}",
+      function=_convolve,
+      shapes=((batch, side, side, width), (size, size, width, width)),
+    )
+  for count in (1 << 22, 1 << 24, 1 << 26):
+    mega = f"{count >> 20} Mi numbers"
+    one, square = (count,), (count // 2048, 2048)
+    yield Kernel(
+      group="elementwise",
+      name=f"gelu, {mega}",
+      function=jax.nn.gelu,
+      shapes=(one,),
+    )
+    yield Kernel(
+      group="elementwise",
+      name=f"Adam, {mega}",
+      function=_update,
+      shapes=(one,) * 4,
+    )
+    yield Kernel(
+      group="reduction",
+      name=f"of rows, {mega}",
+      function=lambda x: x.sum(1),
+      shapes=(square,),
+    )
+    yield Kernel(
+      group="reduction",
+      name=f"of columns, {mega}",
+      function=lambda x: x.sum(0),
+      shapes=(square,),
+    )
+    yield Kernel(
+      group="reduction",
+      name=f"softmax of rows, {mega}",
+      function=jax.nn.softmax,
+      shapes=(square,),
+    )
+    yield Kernel(
+      group="copy",
+      name=f"transposed, {mega}",
+      function=lambda x: x.T.copy(),
+      shapes=(square,),
+    )
+    yield Kernel(
+      group="copy",
+      name=f"joined, {mega}",
+      function=lambda x, y: jnp.concatenate([x, y], 1),
+      shapes=(square,) * 2,
+    )
+
+
+def _tiny() -> Iterator[Kernel]:
+  """Yields one kernel of each class, and a second product."""
+  for side in (128, 256):
+    yield Kernel(
+      group="dot",
+      name=f"{side}",
+      function=jnp.matmul,
+      shapes=((side, side),) * 2,
+    )
+  yield Kernel(
+    group="convolution",
+    name="tiny",
+    function=_convolve,
+    shapes=((2, 16, 16, 8), (3, 3, 8, 8)),
+  )
+  row = (256, 256)
+  yield Kernel(
+    group="elementwise", name="gelu", function=jax.nn.gelu, shapes=(row,)
+  )
+  yield Kernel(
+    group="reduction", name="rows", function=lambda x: x.sum(1), shapes=(row,)
+  )
+  yield Kernel(
+    group="copy",
+    name="transposed",
+    function=lambda x: x.T.copy(),
+    shapes=(row,),
+  )
+
+
+def _cells(row: Row) -> Sequence[object]:
+  if row["kernel"] is None:
+    rank, ratio = row["rank_correlation"], row["median_ratio"]
+    return [
+      f"**{row['class']}**",
+      f"{row['num_kernels']} kernels",
+      "",
+      "" if rank is None else f"rank correlation {rank:.3f}",
+      "" if ratio is None else f"median {ratio:.2f}",
+    ]
+  measured_s, estimated_s = row["measured_s"], row["estimated_s"]
+  note = " (the host's call)" if row["is_bound_by_calls"] else ""
+  return [
+    row["class"],
+    row["kernel"] + note,
+    f"{1e6 * measured_s:.1f}",
+    f"{1e6 * estimated_s:.1f}",
+    f"{measured_s / estimated_s:.2f}",
+  ]
+
+
+PART = Part(
+  name="kernels",
+  question=(
+    "How far are estimated seconds from measured ones, for single products,"
+    " convolutions, elementwise passes, reductions and copies, and do they rank"
+    " kernels alike?"
+  ),
+  cases=_cases,
+  run=_run,
+  titles=_TITLES,
+  cells=_cells,
+)

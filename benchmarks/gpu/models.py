@@ -1,0 +1,89 @@
+"""The campaign's train steps: the zoo's, and a stack of Llama's layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import jax
+from flax import linen as nn
+
+from benchmarks import zoo
+from benchmarks.gpu import llama
+from benchmarks.zoo import language, layers
+
+POLICIES = (
+  "nothing_saveable",
+  "dots_saveable",
+  "dots_with_no_batch_dims_saveable",
+)
+# Examples of a step of the zoo's "tiny" size, and of its "small" size.
+_TINY_BATCH = 2
+_SMALL_BATCH = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+  """A step measured at its published size.
+
+  Attributes:
+    build: Takes the batch, one of `zoo.SIZES` and, where there is a `block`,
+      what to use in its place.
+    batch: Examples per step on a card.
+    block: What `jax.checkpoint` may be put around; None if the model has no
+      such class.
+  """
+
+  build: Callable[..., zoo.Step]
+  batch: int
+  block: type[nn.Module] | None = None
+
+
+MODELS: Mapping[str, Model] = {
+  "gpt2_small": Model(build=language.gpt2_small, batch=8, block=layers.Block),
+  "resnet50": Model(build=zoo.MODELS["resnet50"], batch=64),
+  "unet": Model(build=zoo.MODELS["unet"], batch=8),
+  "llama_stack": Model(build=llama.llama_stack, batch=4, block=llama.Block),
+}
+ALL_STEPS = (*MODELS, *(name for name in zoo.MODELS if name not in MODELS))
+
+
+def build(
+  name: str, *, is_rehearsal: bool, policy: str | None = None
+) -> zoo.Step:
+  """Builds a step to be measured; a tiny one for a rehearsal.
+
+  Each is a new function, so that jax does not reuse what it compiled before.
+
+  Args:
+    name: A key of `MODELS`.
+    is_rehearsal: Whether it has to be tiny.
+    policy: One of `POLICIES`, for `jax.checkpoint` around each block.
+  """
+  model = MODELS[name]
+  keywords = {}
+  if policy is not None:
+    assert model.block is not None, name
+    rule = getattr(jax.checkpoint_policies, policy)
+    keywords["block"] = cast(Any, nn.remat(model.block, policy=rule))
+  batch = batch_of(name, is_rehearsal=is_rehearsal)
+  return model.build(batch, "tiny" if is_rehearsal else "full", **keywords)
+
+
+def batch_of(name: str, *, is_rehearsal: bool) -> int:
+  """Returns the examples of what `build` builds."""
+  return _TINY_BATCH if is_rehearsal else MODELS[name].batch
+
+
+def build_small(name: str, *, is_rehearsal: bool) -> zoo.Step:
+  """Builds a step to be compared with itself: small, or tiny to rehearse.
+
+  Args:
+    name: One of `ALL_STEPS`.
+    is_rehearsal: Whether it has to be tiny.
+  """
+  builder = MODELS[name].build if name in MODELS else zoo.MODELS[name]
+  if is_rehearsal:
+    return builder(_TINY_BATCH, "tiny")
+  return builder(_SMALL_BATCH, "small")

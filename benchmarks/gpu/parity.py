@@ -1,0 +1,133 @@
+"""Whether a planned step computes what `jax.jit` computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks import zoo
+from benchmarks.gpu import models, ways
+from benchmarks.gpu.case import Case, Context, Part, Row, error_text
+
+_DETERMINISTIC = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
+_NUM_STEPS = 3
+_SHARE = 0.75
+_REHEARSED = ("unet", "llama_stack", "alexnet")
+_TITLES = (
+  "step",
+  "way",
+  "bit-equal",
+  "differs by",
+  "two of jax.jit differ by",
+  "passed",
+)
+
+
+def _cases(is_rehearsal: bool) -> Sequence[Case]:
+  names = _REHEARSED if is_rehearsal else models.ALL_STEPS
+  return [
+    Case(
+      name=name,
+      wave=0 if name in models.MODELS else 2,
+      default_s=10 if is_rehearsal else 45,
+      settings={"model": name},
+      environment=_DETERMINISTIC,
+    )
+    for name in names
+  ]
+
+
+def _run(context: Context) -> None:
+  """Compares jax.jit with itself, compiled twice, and jaxmem with it.
+
+  Where they differ, once more without autotuning: two compiles may have been
+  given different kernels.
+  """
+  if not _compare(context, None, "") and not context.is_rehearsal:
+    _compare(context, ways.UNTUNED, ", not autotuned")
+
+
+def _compare(
+  context: Context, options: ways.CompilerOptions, suffix: str
+) -> bool:
+  """Writes a row for each way; returns whether all passed."""
+  name = context.case.settings["model"]
+
+  def build() -> zoo.Step:
+    return models.build_small(name, is_rehearsal=context.is_rehearsal)
+
+  first = ways.by_jax(build(), options=options)
+  args = ways.run_steps(first, _NUM_STEPS)
+  second = ways.by_jax(build(), options=options)
+  own = difference(args, ways.run_steps(second, _NUM_STEPS))
+  limits = {"jaxmem": None, f"jaxmem, {_SHARE:.0%}": first.limit_at(_SHARE)}
+  passed = True
+  for way_name, limit_bytes in limits.items():
+    row: Row = {
+      "model": name,
+      "way": way_name + suffix,
+      "jax_difference": own,
+      "jax_temp_bytes": first.memory.temp_size_in_bytes,
+    }
+    try:
+      way = ways.by_jaxmem(build(), way_name, limit_bytes, options)
+    except jax.errors.JaxRuntimeError as error:
+      context.emit(row | {"error": error_text(error)})
+      continue
+    found = difference(args, ways.run_steps(way, _NUM_STEPS))
+    passed &= found <= own
+    row |= {"difference": found, "num_steps": _NUM_STEPS}
+    row |= {"is_bit_equal": found == 0.0, "passed": found <= own}
+    context.emit(row | {"temp_bytes": way.memory.temp_size_in_bytes})
+  return passed
+
+
+def difference(one: Any, other: Any) -> float:
+  """Returns by how much two states differ, 0 if bit by bit not at all.
+
+  The largest difference of an array, as a fraction of its largest value.
+  Infinite if one is not finite where the other is.
+  """
+  worst = 0.0
+  leaves = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+  for a, b in leaves:
+    x, y = np.asarray(a), np.asarray(b)
+    if x.tobytes() == y.tobytes():
+      continue
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    gap = np.max(np.abs(x - y))
+    scale = np.max(np.abs(x))
+    is_known = np.isfinite(gap) and np.isfinite(scale)
+    # Equal values of unequal bits, 0 and -0, still are a difference.
+    worst = max(worst, gap / scale if is_known and scale else np.inf, 5e-324)
+  return float(worst)
+
+
+def _cells(row: Row) -> Sequence[object]:
+  if "error" in row:
+    return [row["model"], row["way"], row["error"], "", "", ""]
+  return [
+    row["model"],
+    row["way"],
+    "yes" if row["is_bit_equal"] else "no",
+    f"{row['difference']:.1e}",
+    f"{row['jax_difference']:.1e}",
+    "yes" if row["passed"] else "no",
+  ]
+
+
+PART = Part(
+  name="parity",
+  question=(
+    "Are three steps of the zoo's small models, under deterministic kernels,"
+    " equal to those of `jax.jit`, or as near as two compiles of `jax.jit` are"
+    " to each other?"
+  ),
+  cases=_cases,
+  run=_run,
+  titles=_TITLES,
+  cells=_cells,
+)
