@@ -60,7 +60,10 @@ def _measure(folder: pathlib.Path) -> None:
   environment = campaign.environment(
     None, folder, is_rehearsal=is_rehearsal, base=os.environ
   )
-  identity = machine.identity(environment, is_rehearsal=is_rehearsal)
+  try:
+    identity = machine.identity(environment, is_rehearsal=is_rehearsal)
+  except RuntimeError as error:
+    sys.exit(str(error))
   print(f"{identity['device']['kind']}, {identity['versions']}", flush=True)
   counts = campaign.Campaign(
     folder,

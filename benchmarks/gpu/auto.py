@@ -15,7 +15,7 @@ _TITLES = ("step", "program MB", "allowed MB", "runs")
 
 def _cases(is_rehearsal: bool) -> Sequence[Case]:
   name = "llama_stack" if is_rehearsal else "gpt2_small"
-  default_s = 10 if is_rehearsal else 90
+  default_s = 10 if is_rehearsal else 60
   return [Case(name=name, default_s=default_s, settings={"model": name})]
 
 

@@ -23,7 +23,7 @@ def _cases(is_rehearsal: bool) -> Sequence[Case]:
     Case(
       name=name,
       wave=i,
-      default_s=12 if is_rehearsal else 60,
+      default_s=12 if is_rehearsal else 45,
       settings={"model": name},
     )
     for i, name in enumerate(names)

@@ -22,7 +22,7 @@ from benchmarks.gpu.case import Case, Part
 _RESERVE_S = 3.0
 # A case may take this many times what it is expected to, and at least so long.
 _PATIENCE = 2.0
-_MIN_LIMIT_S = 60.0
+_MIN_LIMIT_S = 120.0
 # How fast a rehearsal's kernels are does not matter.
 _QUICK_COMPILES = "--xla_backend_optimization_level=0"
 _NUM_KEPT_LOG_BYTES = 20_000

@@ -22,7 +22,7 @@ def _cases(is_rehearsal: bool) -> Sequence[Case]:
     Case(
       name=name,
       wave=i,
-      default_s=15 if is_rehearsal else 120,
+      default_s=15 if is_rehearsal else 90,
       settings={"model": name},
     )
     for i, name in enumerate(names)

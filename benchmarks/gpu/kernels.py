@@ -50,7 +50,7 @@ class Kernel:
 
 
 def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  return [Case(name="all", default_s=10 if is_rehearsal else 120)]
+  return [Case(name="all", default_s=10 if is_rehearsal else 90)]
 
 
 def _run(context: Context) -> None:
@@ -147,6 +147,13 @@ def _update(p: jax.Array, g: jax.Array, m: jax.Array, v: jax.Array) -> Any:
 
 def _kernels() -> Iterator[Kernel]:
   """Yields kernels as they occur in the campaign's models."""
+  yield from _products()
+  yield from _convolutions()
+  for mebi in (4, 16, 64):
+    yield from _passes(mebi)
+
+
+def _products() -> Iterator[Kernel]:
   for m, k, n in ((4096, 768, 3072), (4096, 768, 50_257), (4096,) * 3):
     for dtype in (jnp.float32, jnp.bfloat16):
       yield Kernel(
@@ -162,63 +169,50 @@ def _kernels() -> Iterator[Kernel]:
     function=lambda q, k: q @ k.mT,
     shapes=((96, 512, 64), (96, 512, 64)),
   )
-  for side, width, size in (
-    (56, 64, 1),
-    (56, 64, 3),
-    (14, 256, 3),
-    (256, 64, 3),
+
+
+def _convolutions() -> Iterator[Kernel]:
+  for batch, side, width, size in (
+    (64, 56, 64, 1),
+    (64, 56, 64, 3),
+    (64, 14, 256, 3),
+    (8, 256, 64, 3),
   ):
-    batch = 8 if side == 256 else 64
     yield Kernel(
       group="convolution",
       name=f"{batch} of {side} x {side} x {width}, kernel {size} x {size}",
       function=_convolve,
       shapes=((batch, side, side, width), (size, size, width, width)),
     )
-  for count in (1 << 22, 1 << 24, 1 << 26):
-    mega = f"{count >> 20} Mi numbers"
-    one, square = (count,), (count // 2048, 2048)
+
+
+def _passes(mebi: int) -> Iterator[Kernel]:
+  """Yields kernels that the memory's rate decides.
+
+  Args:
+    mebi: Numbers of an argument, in units of 2^20.
+  """
+  count = mebi << 20
+  vector, matrix = (count,), (count // 2048, 2048)
+  for group, name, function, shapes in (
+    ("elementwise", "gelu", jax.nn.gelu, (vector,)),
+    ("elementwise", "Adam", _update, (vector,) * 4),
+    ("reduction", "of rows", lambda x: x.sum(1), (matrix,)),
+    ("reduction", "of columns", lambda x: x.sum(0), (matrix,)),
+    ("reduction", "softmax of rows", jax.nn.softmax, (matrix,)),
+    ("copy", "transposed", lambda x: x.T.copy(), (matrix,)),
+    (
+      "copy",
+      "joined",
+      lambda x, y: jnp.concatenate([x, y], 1),
+      (matrix,) * 2,
+    ),
+  ):
     yield Kernel(
-      group="elementwise",
-      name=f"gelu, {mega}",
-      function=jax.nn.gelu,
-      shapes=(one,),
-    )
-    yield Kernel(
-      group="elementwise",
-      name=f"Adam, {mega}",
-      function=_update,
-      shapes=(one,) * 4,
-    )
-    yield Kernel(
-      group="reduction",
-      name=f"of rows, {mega}",
-      function=lambda x: x.sum(1),
-      shapes=(square,),
-    )
-    yield Kernel(
-      group="reduction",
-      name=f"of columns, {mega}",
-      function=lambda x: x.sum(0),
-      shapes=(square,),
-    )
-    yield Kernel(
-      group="reduction",
-      name=f"softmax of rows, {mega}",
-      function=jax.nn.softmax,
-      shapes=(square,),
-    )
-    yield Kernel(
-      group="copy",
-      name=f"transposed, {mega}",
-      function=lambda x: x.T.copy(),
-      shapes=(square,),
-    )
-    yield Kernel(
-      group="copy",
-      name=f"joined, {mega}",
-      function=lambda x, y: jnp.concatenate([x, y], 1),
-      shapes=(square,) * 2,
+      group=group,
+      name=f"{name}, {mebi} Mi numbers",
+      function=function,
+      shapes=shapes,
     )
 
 

@@ -38,7 +38,7 @@ def _cases(is_rehearsal: bool) -> Sequence[Case]:
     Case(
       name=name,
       wave=i,
-      default_s=20 if is_rehearsal else 150,
+      default_s=20 if is_rehearsal else 90,
       settings={"model": name},
     )
     for i, name in enumerate(names)

@@ -32,7 +32,7 @@ def _cases(is_rehearsal: bool) -> Sequence[Case]:
     Case(
       name=name,
       wave=0 if name in models.MODELS else 2,
-      default_s=10 if is_rehearsal else 45,
+      default_s=10 if is_rehearsal else 30,
       settings={"model": name},
       environment=_DETERMINISTIC,
     )

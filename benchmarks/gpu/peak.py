@@ -32,7 +32,7 @@ def _cases(is_rehearsal: bool) -> Sequence[Case]:
     Case(
       name=name,
       wave=min(i, 1),
-      default_s=20 if is_rehearsal else 150,
+      default_s=20 if is_rehearsal else 120,
       settings={"model": name},
     )
     for i, name in enumerate(names)

@@ -36,7 +36,7 @@ def _cases(is_rehearsal: bool) -> Sequence[Case]:
     Case(
       name=f"{name} {kind}",
       wave=0 if (name, kind) == found[0] else 1,
-      default_s=25 if is_rehearsal else 240,
+      default_s=25 if is_rehearsal else 180,
       settings={"model": name, "kind": kind},
     )
     for name, kind in found

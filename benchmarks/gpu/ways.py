@@ -20,7 +20,7 @@ CompilerOptions = Mapping[str, Any] | None
 
 # Which kernels run is then XLA's fixed choice, not that of a stopwatch.
 UNTUNED = {"xla_gpu_autotune_level": 0}
-NO_STATISTICS = "a CPU's memory has no statistics in jax"
+NO_STATISTICS = "jax has no such statistics of this device's memory"
 _NUM_WARM_UP = 2
 _MIN_ROUNDS, _MAX_ROUNDS = 9, 41
 _ENOUGH_S = 15.0

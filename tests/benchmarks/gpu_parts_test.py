@@ -1,0 +1,224 @@
+"""The parts of the campaign on a card: their figures, and their rehearsal."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import page
+from benchmarks.gpu import (
+  description,
+  kernels,
+  models,
+  parity,
+  parts,
+  rates,
+  report,
+  store,
+  ways,
+)
+from jaxmem import cost, targets
+
+_ROOT = pathlib.Path(page.__file__).parent.parent
+
+
+def test_every_case_has_a_name_of_its_own():
+  assert len({part.name for part in parts.ALL}) == len(parts.ALL)
+  for part in parts.ALL:
+    assert parts.by_name(part.name) is part
+    for is_rehearsal in (False, True):
+      names = [case.name for case in part.cases(is_rehearsal)]
+      assert names and len(set(names)) == len(names)
+  with pytest.raises(ValueError, match="part must be one of parity, peak"):
+    parts.by_name("none")
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_models_keep_their_state_and_policies_its_order(name):
+  built = [models.build(name, is_rehearsal=False)]
+  if models.MODELS[name].block is not None:
+    policies = [
+      models.build(name, is_rehearsal=False, policy=p) for p in models.POLICIES
+    ]
+    built += policies
+  shapes = [
+    [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(step.args)]
+    for step in built
+  ]
+  # Ways take turns with one list of arrays.
+  assert all(found == shapes[0] for found in shapes)
+  step = built[0]
+  outputs = jax.eval_shape(step.function, *step.args)
+  for before, after in zip(step.args[:2], outputs[:2], strict=True):
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
+      lambda x: (x.shape, x.dtype), before
+    )
+
+
+def test_the_llama_stack_has_the_parameters_of_its_layers():
+  step = models.build("llama_stack", is_rehearsal=False)
+  # Each layer: four square matrices, three of the feed-forward, two scales.
+  layer = 4 * 2048**2 + 3 * 2048 * 5632 + 2 * 2048
+  assert step.num_params == 8 * layer + 2 * 32_000 * 2048 + 2048
+
+
+def test_a_description_takes_measured_rates():
+  h100 = targets.get("h100").config_text
+  measured = {
+    "memory_bytes_per_s": 2.5e12,
+    "to_host_bytes_per_s": 40e9,
+    "from_host_bytes_per_s": 50e9,
+    "fp32_flops_per_s": 45e12,
+    "tf32_flops_per_s": 330e12,
+    "bf16_flops_per_s": None,
+  }
+  text = description.with_rates(h100, measured)
+  found = cost.for_target(targets.get(text))
+  # Estimates multiply by the fraction that kernels reach.
+  reached = {
+    "memory_bytes_per_s": found.memory_bytes_per_s * found.memory_efficiency,
+    "to_host_bytes_per_s": found.to_host_bytes_per_s * found.link_efficiency,
+    "fp32_flops_per_s": found.fp32_flops_per_s * found.flops_efficiency,
+    "tf32_flops_per_s": found.tf32_flops_per_s * found.flops_efficiency,
+  }
+  for name, rate in reached.items():
+    assert rate == pytest.approx(measured[name], rel=1e-6), name
+  # The slower direction counts for both, and what is unknown stays.
+  assert found.from_host_bytes_per_s == found.to_host_bytes_per_s
+  assert found.bf16_flops_per_s == targets.get("h100").flops_per_s("bf16")
+  assert description.packaged_name("NVIDIA H200") == "h200"
+  assert description.packaged_name("NVIDIA Z9") == "h100"
+
+
+def test_rank_correlation():
+  def correlation(one, other):
+    return kernels.rank_correlation(np.array(one), np.array(other))
+
+  assert correlation([1, 2, 3], [10, 200, 3000]) == pytest.approx(1)
+  assert correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+  # Ranks 1 2 3 4 against 1 3 2 4: 1 - 6 * 2 / (4 * 15).
+  assert correlation([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8)
+  assert correlation([1, 2, 3], [5, 5, 5]) is None
+
+
+def test_the_summary_leaves_out_what_the_host_is_too_slow_for():
+  rows = [
+    {
+      "class": "dot",
+      "measured_s": measured,
+      "estimated_s": estimated,
+      "is_bound_by_calls": bound,
+    }
+    for measured, estimated, bound in (
+      (2.0, 1.0, False),
+      (6.0, 2.0, False),
+      (4.0, 4.0, False),
+      (9.0, 0.1, True),
+    )
+  ]
+  found = kernels.summary(rows, "all")
+  # Ranks 1 3 2 against 1 2 3; ratios 2, 3 and 1.
+  assert found["num_kernels"] == 3
+  assert found["rank_correlation"] == pytest.approx(0.5)
+  assert found["median_ratio"] == 2.0
+  assert kernels.summary(rows, "copy")["rank_correlation"] is None
+
+
+def test_the_difference_of_states():
+  one = {"a": np.array([1, -4], np.float32), "b": np.array([3], np.int32)}
+  assert parity.difference(one, one) == 0.0
+  other = {**one, "a": np.array([1, -3], np.float32)}
+  assert parity.difference(one, other) == 0.25
+  # Equal numbers of other bits are not equal, and NaN is not near anything.
+  zeros = [np.array([0.0, 1], np.float32), np.array([-0.0, 1], np.float32)]
+  assert 0.0 < parity.difference(*zeros) < 1e-300
+  assert (
+    parity.difference(other, {**one, "a": np.array([1, np.nan], np.float32)})
+    > 1e300
+  )
+
+
+def test_one_state_goes_through_all_ways():
+  def build():
+    return models.build("llama_stack", is_rehearsal=True)
+
+  plain = ways.by_jax(build())
+  policy = models.build(
+    "llama_stack", is_rehearsal=True, policy="nothing_saveable"
+  )
+  found = [plain, ways.by_jax(policy, "nothing_saveable")]
+  rows = ways.take_turns(found, is_rehearsal=True)
+  assert [row["num_rounds"] for row in rows] == [3, 3]
+  assert rows[0]["wall_ratio"] == 1.0
+  assert plain.limit_at(1.0) == plain.total_bytes
+  assert plain.limit_at(0.5) < plain.total_bytes
+
+
+def test_a_queued_call_takes_time():
+  assert rates.seconds_per_call(lambda x: x + 1, (np.zeros(()),), 1e-3) > 0
+
+
+def _rehearse(folder, *options):
+  command = [sys.executable, "-m", "benchmarks.gpu_campaign", "--rehearse"]
+  environment = {**os.environ, "PYTHONPATH": f"{_ROOT}:{_ROOT / 'hlo'}"}
+  result = subprocess.run(
+    [*command, f"--out={folder}", *options],
+    cwd=_ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert result.returncode == 0, result.stderr
+  rows = store.read(folder / store.ROWS_FILE)
+  ends = [row for row in rows if row["kind"] == store.END]
+  details = [(row["part"], row.get("why")) for row in ends]
+  assert {row["status"] for row in ends} == {store.DONE}, details
+  return rows
+
+
+def _as_of_a_card(row):
+  """Returns a rehearsed row as a card would have written it."""
+  device = {**row["device"], "platform": "gpu"}
+  return {**row, "rehearsal": False, "device": device}
+
+
+def test_rehearsal_of_quick_parts(tmp_path):
+  rows = _rehearse(tmp_path, "--parts=rates,kernels,auto")
+  assert all(row["rehearsal"] for row in rows)
+  assert report.places(rows)["measured"] == report.NOTHING
+  link = next(r for r in rows if r.get("rate") == "to_host_bytes_per_s")
+  assert link["value"] is None and "no link" in link["why_null"]
+  target = targets.get(tmp_path / "measured.txtpb")
+  memory = next(r for r in rows if r.get("rate") == "memory_bytes_per_s")
+  assert target.memory_bandwidth_bytes_per_s == pytest.approx(
+    memory["value"] / 0.85, rel=1e-6
+  )
+  classes = {r["class"] for r in rows if "class" in r}
+  assert classes == {"all", *kernels._CLASSES}
+  # Nothing is left to do.
+  again = _rehearse(tmp_path, "--parts=rates,kernels,auto")
+  assert len(again) == len(rows)
+  json.dumps(rows)
+
+
+@pytest.mark.slow
+def test_rehearsal(tmp_path):
+  rows = _rehearse(tmp_path, "--minutes=30")
+  measured = {row["part"] for row in rows if row["kind"] == store.RESULT}
+  assert measured == {part.name for part in parts.ALL}
+  for row in rows:
+    if row["part"] == "parity" and row["kind"] == store.RESULT:
+      assert row["passed"], row
+    if "peak_bytes" in row or "fragmentation" in row:
+      assert row["why_null"] == ways.NO_STATISTICS
+  # Every table can be made of such rows.
+  text = report.places(map(_as_of_a_card, rows))["measured"]
+  for part in parts.ALL:
+    assert part.question in text
+  assert "Not measured" not in text
