@@ -12,22 +12,21 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from benchmarks.zoo import layers, training
-from benchmarks.zoo.lora import Shape
+from benchmarks.zoo import layers, lora, training
 
 # The full size has 8 layers as wide as those of a model of a billion
 # parameters, 0.54 billion in all.
 _SHAPES = {
-  "full": Shape(8, 2048, 16, 5632, 32_000, 1024, 0),
-  "small": Shape(4, 256, 4, 688, 512, 64, 0),
-  "tiny": Shape(1, 32, 2, 64, 64, 16, 0),
+  "full": lora.Shape(8, 2048, 16, 5632, 32_000, 1024, 0),
+  "small": lora.Shape(4, 256, 4, 688, 512, 64, 0),
+  "tiny": lora.Shape(1, 32, 2, 64, 64, 16, 0),
 }
 
 
 class Block(nn.Module):
   """Attention and a gated feed-forward layer, each around a residual."""
 
-  shape: Shape
+  shape: lora.Shape
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -51,7 +50,7 @@ class Block(nn.Module):
 class Llama(nn.Module):
   """Returns logits `[batch, length, vocabulary]` of tokens."""
 
-  shape: Shape
+  shape: lora.Shape
   block: type[nn.Module] = Block
 
   @nn.compact
