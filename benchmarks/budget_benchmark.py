@@ -23,7 +23,6 @@ from unittest import mock
 import jax
 from absl import app, flags
 from flax import linen as nn
-from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
@@ -32,7 +31,13 @@ from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers, lora, vision
 from jaxmem import cost, targets
-from jaxmem.compiler import ScheduleCapture, compile_and_read, handling
+from jaxmem.compiler import (
+  ScheduleCapture,
+  Step,
+  TracedStep,
+  compile_and_read,
+  handling,
+)
 from jaxmem.planning import DecidedModules, LimitPlan, PlannedModule, Request
 from jaxmem.step_planner import budget_of
 from jaxmem.versions import pick
@@ -180,7 +185,7 @@ class _Case:
     decided = DecidedModules()
     if module is not None:
       decided.add(module)
-    captured = self._module(version.traced)
+    captured = self._module(version.step)
     start_s = time.process_time() - picking_s
     row: Row = {
       "effort": _EFFORT.value,
@@ -218,17 +223,17 @@ class _Case:
     )
     if not _COMPILE.value:
       return row
-    return row | _measured(row, self._measure(version.traced, plan))
+    return row | _measured(row, self._measure(version.step, plan))
 
-  def _measure(self, traced: jax.stages.Traced, plan: LimitPlan) -> int:
+  def _measure(self, step: Step, plan: LimitPlan) -> int:
     """Compiles a plan; returns the temporaries as XLA reports them."""
 
     def rewrite(data: bytes, platform: str) -> bytes:
       module, _ = self._request.read(data, platform)
       return PlannedModule.of(module, plan).module.to_bytes()
 
-    with handling(traced, rewrite) as marked:
-      return self._temp_bytes(marked)
+    with handling(rewrite) as options:
+      return self._temp_bytes(step, options)
 
   @contextlib.contextmanager
   def _counting_compiles(self) -> Iterator[None]:
@@ -256,7 +261,7 @@ class _Case:
     traced = self._trace(step)
     row = self._as_is(self._module(traced))
     if _COMPILE.value:
-      row |= _measured(row, self._temp_bytes(traced))
+      row |= _measured(row, self._temp_bytes(traced, {}))
     return row
 
   def _by_xla(self, room: int) -> Row:
@@ -279,7 +284,7 @@ class _Case:
     jitted = jax.jit(self._step.function, **self._step.jit_kwargs)
     traced = targets.trace(jitted, self._step.args, {}, target)
     # It recomputes after scheduling, so that only the whole compile shows it.
-    compiled = compile_and_read(traced, target)
+    compiled = compile_and_read(TracedStep(traced, target), {})
     return self._as_is(Module(compiled.hlo_module))
 
   def _as_is(self, module: Module) -> Row:
@@ -291,17 +296,18 @@ class _Case:
       "schedule_extra": self._extra(module),
     }
 
-  def _trace(self, step: zoo.Step) -> jax.stages.Traced:
+  def _trace(self, step: zoo.Step) -> TracedStep:
     jitted = jax.jit(step.function, **step.jit_kwargs)
-    return targets.trace(jitted, step.args, {}, self._target)
+    traced = targets.trace(jitted, step.args, {}, self._target)
+    return TracedStep(traced, self._target)
 
-  def _module(self, traced: jax.stages.Traced) -> Module:
+  def _module(self, step: Step) -> Module:
     """Compiles a version of a step up to its schedule."""
-    return ScheduleCapture(self._request).module(traced)
+    return ScheduleCapture(self._request).module(step)
 
-  def _temp_bytes(self, traced: jax.stages.Traced) -> int:
+  def _temp_bytes(self, step: Step, options: Mapping[str, Any]) -> int:
     """Compiles, and returns the temporaries as XLA reports them."""
-    compiled = targets.compile_traced(traced, self._target)
+    compiled = step.compile(options)
     memory = compiled.memory_analysis()
     assert memory is not None
     return memory.temp_size_in_bytes
@@ -333,7 +339,6 @@ def main(argv: list[str]) -> None:
       target = targets.get(name)
       if target.platform == "cuda":
         target.topology()
-      compiler_hook.install()
       for row in _Case(model, target).rows():
         emit_row(row, _OUTPUT.value)
 

@@ -2,7 +2,8 @@
 
 from jaxmem.api import jit, plan
 from jaxmem.batch import BatchPlan, max_batch
-from jaxmem.errors import InfeasibleError
+from jaxmem.entry import disable, enable
+from jaxmem.errors import InfeasibleError, PlanningError
 from jaxmem.options import Options
 from jaxmem.report import Plan
 from jaxmem.runtime import on_host, to_host
@@ -13,7 +14,10 @@ __all__ = [
   "InfeasibleError",
   "Options",
   "Plan",
+  "PlanningError",
   "__version__",
+  "disable",
+  "enable",
   "jit",
   "max_batch",
   "on_host",

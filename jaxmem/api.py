@@ -8,18 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jaxmem_hlo import compiler_hook
 
 from jaxmem import targets, units
-from jaxmem.compiler import ScheduleCapture, marked
-from jaxmem.jaxpr import wrap
+from jaxmem.compiler import jax_doors
+from jaxmem.entry import PLANNED, MemoryLimit, Policy
 from jaxmem.options import Options
-from jaxmem.planning import DecidedModules, PlanningHandler, Request
+from jaxmem.planning import Request
 from jaxmem.report import Plan
 from jaxmem.runtime import ArenaKeepingJit
 from jaxmem.step_planner import StepPlanner
-from jaxmem.version import __version__
-from jaxmem.versions import pick
 
 _JIT_KEYWORDS = frozenset(inspect.signature(jax.jit).parameters) - {"fun"}
 _NOT_GIVEN: Any = object()
@@ -71,14 +68,13 @@ def jit(
       jit, memory_limit=memory_limit, options=options, **jit_kwargs
     )
   _check_callable(fun)
-  limit_bytes = _limit_bytes(memory_limit, None)
-  request = Request(options=options, limit_bytes=limit_bytes)
-  tag = options.tag(f"{__version__}|{limit_bytes}")
-  handler = _handler(request)
-  compiler_hook.add_handler(tag, handler)
-  if limit_bytes is not None:
-    fun = _changed_to_fit(fun, request, handler.decided, jit_kwargs)
-  jitted = jax.jit(marked(fun, tag), **jit_kwargs)
+  limit = None if memory_limit is None else MemoryLimit.of(memory_limit)
+  jax_doors.install()
+  tag = PLANNED.add(Policy(options=options, limit=limit))
+  given = jit_kwargs.pop("compiler_options", None) or {}
+  jitted = jax.jit(
+    fun, compiler_options={**given, jax_doors.OPTION: tag}, **jit_kwargs
+  )
   return ArenaKeepingJit(jitted) if options.keep_arena else jitted
 
 
@@ -131,42 +127,6 @@ def plan(
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}
   return StepPlanner(fun, jit_kwargs, request).plan(args, call_kwargs)
-
-
-@functools.cache
-def _handler(request: Request) -> PlanningHandler:
-  """Returns what answers XLA for all functions that are jitted alike.
-
-  They share a mark, since that is part of what compilation caches know a
-  program by, and so they share a handler.
-  """
-  return PlanningHandler(request)
-
-
-def _changed_to_fit(
-  fun: Callable[..., Any],
-  request: Request,
-  decided: DecidedModules,
-  jit_kwargs: dict[str, Any],
-) -> Callable[..., Any]:
-  """Wraps a step: less waits for its backward pass, if need be.
-
-  The step is traced once, when jit traces the wrapper; what it returns is
-  traced from a version's jaxpr. The plan of that version waits in `decided`
-  until XLA shows its module.
-  """
-
-  @functools.wraps(fun)
-  def step(*args: Any, **kwargs: Any) -> Any:
-    if jax.config.jax_disable_jit:
-      return fun(*args, **kwargs)
-    traced = jax.jit(fun, **jit_kwargs).trace(*args, **kwargs)
-    version, module = pick(traced, ScheduleCapture(request), request)
-    if module is not None:
-      decided.add(module)
-    return wrap.run(version.traced, args, kwargs)
-
-  return step
 
 
 def _check_callable(fun: Any) -> None:

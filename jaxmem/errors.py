@@ -54,3 +54,10 @@ class InfeasibleError(ValueError):
     self.smallest_bytes = smallest_bytes
     self.lower_bound_bytes = lower_bound_bytes
     self.buffers = tuple(buffers)
+
+
+class PlanningError(RuntimeError):
+  """A program with a memory limit could not be planned, and does not run.
+
+  Without a limit XLA's own plan would; with one, that might not fit.
+  """

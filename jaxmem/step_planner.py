@@ -15,7 +15,13 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, targets
-from jaxmem.compiler import ScheduleCapture, compile_and_read, handling
+from jaxmem.compiler import (
+  ScheduleCapture,
+  Step,
+  TracedStep,
+  compile_and_read,
+  handling,
+)
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
   DecidedModule,
@@ -75,14 +81,14 @@ class StepPlanner:
     start = time.perf_counter()
     try:
       progress.show("compiling XLA's own plan")
-      traced = self._trace(args, kwargs)
+      step = self._trace(args, kwargs)
       schedules = ScheduleCapture(self._request)
-      baseline = self._compile_baseline(traced, schedules)
+      baseline = self._compile_baseline(step, schedules)
       progress.show("planning and compiling the plan")
-      version, decided = pick(traced, schedules, self._request)
+      version, decided = pick(step, schedules, self._request)
       answers = _Answers(self._request, decided)
-      with handling(version.traced, answers) as marked:
-        compiled = targets.compile_traced(marked, self._request.target)
+      with handling(answers) as options:
+        compiled = version.step.compile(options)
     finally:
       progress.close()
     seconds = time.perf_counter() - start
@@ -90,13 +96,13 @@ class StepPlanner:
     budget = None
     if isinstance(planned.decision, LimitPlan):
       device = self._request.device(planned.decision.platform)
-      written = schedules.module(traced)
+      written = schedules.module(step)
       written_s = cost.schedule_seconds(written, device.rates)
       budget = budget_of(planned.decision, version, written_s)
     program = _Program(
       name=getattr(self._fun, "__name__", type(self._fun).__name__),
       request=self._request,
-      traced=version.traced,
+      step=version.step,
       planned=planned,
     )
     signed = signature.read(compiled, self._fun, self._jit_kwargs)
@@ -112,11 +118,11 @@ class StepPlanner:
     Args:
       args: The step's positional arguments.
     """
-    traced = self._trace(args, {})
+    step = self._trace(args, {})
     schedules = ScheduleCapture(self._request)
-    return smallest_bytes(traced, schedules, self._request)
+    return smallest_bytes(step, schedules, self._request)
 
-  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> jax.stages.Traced:
+  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> TracedStep:
     @functools.wraps(self._fun)
     def step(*args: Any, **kwargs: Any) -> Any:
       return self._fun(*args, **kwargs)
@@ -124,18 +130,19 @@ class StepPlanner:
     # A new function: jax remembers what others did when they were traced, and
     # a step may look at the device.
     jitted = jax.jit(step, **self._jit_kwargs)
-    return targets.trace(jitted, args, kwargs, self._request.target)
+    target = self._request.target
+    return TracedStep(targets.trace(jitted, args, kwargs, target), target)
 
   def _compile_baseline(
-    self, traced: jax.stages.Traced, schedules: ScheduleCapture
+    self, step: TracedStep, schedules: ScheduleCapture
   ) -> jax.stages.Compiled:
     """Compiles the step as `jax.jit` does on the device planned for."""
     target = self._request.target
     is_here = target is None or target.platform == "cpu"
     if is_here and self._request.limit_bytes is None:
-      # Not marked: it may come from jax's compilation cache.
-      return targets.compile_traced(traced, target)
-    return schedules.compiled(traced)
+      # Nobody needs to see it: it may come from jax's compilation cache.
+      return step.compile({})
+    return schedules.compiled(step)
 
 
 class _Answers:
@@ -195,13 +202,13 @@ class _Program:
   Attributes:
     name: The function's name.
     request: What was asked of the planner.
-    traced: The version of the step that was planned.
+    step: The version of the step that was planned.
     planned: Its module.
   """
 
   name: str
   request: Request
-  traced: jax.stages.Traced
+  step: Step
   planned: PlannedModule[Decision]
 
   @property
@@ -216,8 +223,8 @@ class _Program:
     platform = decision.platform
     decided = DecidedModule.of(self.planned.given, platform, decision)
     answers = _Answers(self.request, decided)
-    with handling(self.traced, answers) as marked:
-      real = compile_and_read(marked, self.request.target)
+    with handling(answers) as options:
+      real = compile_and_read(self.step, options)
     answers.planned()  # What XLA did without a plan says nothing.
     return replay.check_assignment(
       Module(real.hlo_module), real.buffer_assignment, platform

@@ -1,26 +1,30 @@
 """The compiler hook: XLA shows us every scheduled module and runs our answer.
 
-One callback per platform is registered, once per process; it looks a handler
-up by the mark in the module's name and answers None, "keep your plan", for
-every module that has none. A module is named after the jitted function, so a
-marked function name marks a module, and JAX's persistent compilation cache
-tells marked from unmarked programs by the same name.
+While something is planned, one callback per platform is registered; it looks a
+handler up by an attribute of the module and answers None, "keep your plan", for
+every module that has none. JAX's persistent compilation cache tells programs
+with different attributes apart.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 Handler = Callable[[bytes, str], bytes | None]
 
-_MARK = re.compile(rb"__jaxmem_([0-9a-z]+)$")
+# The frontend attribute of a module whose value is a tag, and how an entry of
+# the map that holds it begins: field 1, the name; field 2, the tag, of at most
+# 127 characters.
+ATTRIBUTE = "jaxmem"
+_ENTRY = b"\x0a\x06jaxmem\x12"
+
 _lock = threading.Lock()
 _handlers: dict[str, Handler] = {}
-_installed: set[str] = set()
+_platforms: set[str] = set()
+_num_users = 0
 _warned = False
 
 
@@ -35,26 +39,11 @@ class PlanningWarning(RuntimeWarning):
   """A module was left to XLA's own plan because planning it failed."""
 
 
-def mark(name: str, tag: str) -> str:
-  """Returns a function name whose modules the handler of a tag will see.
-
-  Args:
-    name: The function's own name.
-    tag: Lower-case letters and digits.
-  """
-  return f"{name}__jaxmem_{tag}"
-
-
-def unmarked(name: str) -> str:
-  """Returns a function's or module's name without its mark."""
-  return name.partition("__jaxmem_")[0]
-
-
 def add_handler(tag: str, handler: Handler) -> None:
-  """Sets what to do with modules marked with a tag.
+  """Sets what to do with modules that carry a tag.
 
   Args:
-    tag: The tag given to `mark`.
+    tag: The value of the attribute: at most 127 letters and digits.
     handler: Takes a serialized, scheduled HloModuleProto and the platform
       ("cpu" or "cuda"); returns a changed one, or None to keep it. It may be
       called from several threads at once. Exceptions are caught, but for
@@ -71,37 +60,85 @@ def remove_handler(tag: str) -> None:
     _handlers.pop(tag, None)
 
 
-def install() -> None:
-  """Registers the callback for the platforms that this process can compile for.
+def is_installed() -> bool:
+  """Whether XLA shows modules to the hook at this moment."""
+  return _num_users > 0
 
-  Cheap after the first call. Initialises jax's backends.
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+  """Has XLA show modules to the hook while something is compiled.
+
+  Only that long, as XLA serializes every module for it, whoever compiles.
+  Initialises jax's backends.
   """
+  global _num_users
+  with _lock:
+    if not _num_users:
+      _register()
+    _num_users += 1
+  try:
+    yield
+  finally:
+    with _lock:
+      _num_users -= 1
+      if not _num_users:
+        _clear()
+
+
+@contextlib.contextmanager
+def taken_out() -> Iterator[None]:
+  """Lets a module compile that cannot be serialized, whoever uses the hook.
+
+  What others compile meanwhile waits where it would begin, or is not planned.
+  """
+  with _lock:
+    if _num_users:
+      _clear()
+    try:
+      yield
+    finally:
+      if _num_users:
+        _register()
+
+
+def _register() -> None:
   from jax.extend import xla
 
-  with _lock:
-    for platform in ("cpu", "cuda"):
-      if platform in _installed:
-        continue
-      try:
-        xla.register_hlo_module_transformation(
-          _callback(platform),
-          name=f"jaxmem_{platform}",
-          stage=xla.PipelineStage.POST_SCHEDULER,
-          platforms=[platform],
-        )
-      except Exception:
-        if platform == "cpu":
-          raise
-        continue  # No plugin for this platform, so far.
-      _installed.add(platform)
+  for platform in ("cpu", "cuda"):
+    try:
+      xla.register_hlo_module_transformation(
+        _callback(platform),
+        name=f"jaxmem_{platform}",
+        stage=xla.PipelineStage.POST_SCHEDULER,
+        platforms=[platform],
+      )
+    except Exception:
+      if platform == "cpu":
+        raise
+      continue  # No plugin for this platform, so far.
+    _platforms.add(platform)
+
+
+def _clear() -> None:
+  from jax.extend import xla
+
+  while _platforms:
+    platform = _platforms.pop()
+    xla.clear_hlo_module_transformation(
+      f"jaxmem_{platform}",
+      stage=xla.PipelineStage.POST_SCHEDULER,
+      platforms=[platform],
+    )
 
 
 def _callback(platform: str) -> Callable[[bytes], bytes | None]:
   def transform(data: bytes) -> bytes | None:
+    handler = _handlers.get(_tag(data))
+    if handler is None:
+      return None
     try:
-      found = _MARK.search(_module_name(data))
-      handler = _handlers.get(found.group(1).decode()) if found else None
-      return handler(data, platform) if handler else None
+      return handler(data, platform)
     except CompileRefusedError:
       raise
     except Exception as error:  # A raise here would break the user's compile.
@@ -111,17 +148,13 @@ def _callback(platform: str) -> Callable[[bytes], bytes | None]:
   return transform
 
 
-def _module_name(data: bytes) -> bytes:
-  """Reads field 1 of a serialized HloModuleProto, which XLA writes first."""
-  if not data or data[0] != 0x0A:
-    return b""
-  length = shift = 0
-  for i, byte in enumerate(data[1:6], start=1):
-    length |= (byte & 0x7F) << shift
-    shift += 7
-    if byte < 0x80:
-      return data[i + 1 : i + 1 + length]
-  return b""
+def _tag(data: bytes) -> str:
+  """Reads the tag of a serialized HloModuleProto; empty if it has none."""
+  at = data.find(_ENTRY)
+  start = at + len(_ENTRY) + 1
+  if at < 0 or start > len(data):
+    return ""
+  return data[start : start + data[start - 1]].decode("ascii", "replace")
 
 
 def _warn_once(error: Exception) -> None:

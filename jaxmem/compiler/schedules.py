@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.module import Module
 
-from jaxmem import targets
-from jaxmem.compiler.mark import handling
+from jaxmem.compiler.handling import handling
+from jaxmem.compiler.steps import Step
 from jaxmem.planning import Request
 
 
@@ -24,37 +26,35 @@ class ScheduleCapture:
   def __init__(self, request: Request):
     self._request = request
     self._data = b""
-    self._compiled: jax.stages.Traced | None = None
+    self._compiled: Step | None = None
     self._shown: Module | None = None
     self.platform = ""
 
-  def module(self, traced: jax.stages.Traced) -> Module:
+  def module(self, step: Step) -> Module:
     """Returns the scheduled module of a version, as on the target."""
-    if self._compiled is traced and self._shown is not None:
+    if self._compiled is step and self._shown is not None:
       return self._shown
     self._data = b""
     try:
-      self._compile(traced, self._refuse)
+      self._compile(step, self._refuse)
     except jax.errors.JaxRuntimeError:
       if not self._data:
         raise
     return self._request.read(self._data, self.platform)[0]
 
-  def compiled(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
+  def compiled(self, step: Step) -> Any:
     """Compiles a version to the end, as `jax.jit` does on the target.
 
     What XLA showed is kept, so that `module` need not compile it again.
     """
     self._shown = None
-    result = self._compile(traced, self._show)
-    self._compiled = traced
+    result = self._compile(step, self._show)
+    self._compiled = step
     return result
 
-  def _compile(
-    self, traced: jax.stages.Traced, handler: compiler_hook.Handler
-  ) -> jax.stages.Compiled:
-    with handling(traced, handler) as marked:
-      return targets.compile_traced(marked, self._request.target)
+  def _compile(self, step: Step, handler: compiler_hook.Handler) -> Any:
+    with handling(handler) as options:
+      return step.compile(options)
 
   def _show(self, data: bytes, platform: str) -> bytes | None:
     self.platform = platform

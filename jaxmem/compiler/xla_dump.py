@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
-import jax
 from jaxmem_hlo.proto import hlo_pb2
 
-from jaxmem import targets
+from jaxmem.compiler.steps import Step
 
 _SUFFIX = "after_optimizations.hlo.pb"
 
 
 def compile_and_read(
-  traced: jax.stages.Traced, target: targets.TargetLike
+  step: Step, options: Mapping[str, Any]
 ) -> hlo_pb2.CompiledModule:
   """Compiles a program and reads its schedule and buffer assignment.
 
   Args:
-    traced: The program; see `targets.trace`.
-    target: What it was traced for.
+    step: The program.
+    options: Compiler options besides those that ask for the dump.
 
   Raises:
     RuntimeError: If XLA wrote no dump, or more than one of this name.
   """
   with tempfile.TemporaryDirectory() as folder:
-    options = {
-      **targets.compile_options(target),
-      "xla_dump_to": folder,
-      "xla_dump_hlo_as_proto": True,
-    }
-    lowered = targets.lower_traced(traced, target)
-    compiled = lowered.compile(compiler_options=options)
+    dumped = {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+    compiled = step.compile({**options, **dumped})
     # "HloModule jit_train_step, is_scheduled=true, ..."
     name = (
       (compiled.as_text() or "").split(",", 1)[0].removeprefix("HloModule ")

@@ -1,6 +1,6 @@
 """Jaxprs: read, flattened, written anew; what touches jax's internals."""
 
-from jaxmem.jaxpr import internals, memory, wrap
+from jaxmem.jaxpr import internals, memory
 from jaxmem.jaxpr.flatten import CUSTOM_DERIVATIVES, Atom, Inliner, flatten
 
 __all__ = [
@@ -10,5 +10,4 @@ __all__ = [
   "flatten",
   "internals",
   "memory",
-  "wrap",
 ]

@@ -6,8 +6,7 @@ Written for jax 0.11.2 to 0.12, in which:
   scanned operands (before: `num_consts` and `num_carry`);
 - an effect on an operand names the operand's variable (before: its position);
 - a name stack is a tuple of scopes and transforms;
-- what `jax.jit(...).trace(...)` returns keeps all that it lowers in `_params`,
-  and tracers of outer functions that it reads in `_consts`.
+- what `jax.jit(...).trace(...)` returns keeps all that it lowers in `_params`.
 
 No private module is imported: what follows reads attributes of objects that
 `jax.make_jaxpr` and `jax.jit(...).trace` return. A later jax that changes them
@@ -116,16 +115,6 @@ def with_jaxpr(
     jaxpr: With the inputs and outputs of the function's own.
   """
   return _with_params(traced, jaxpr=jaxpr)
-
-
-def with_name(traced: jax.stages.Traced, name: str) -> jax.stages.Traced:
-  """Returns a traced function whose module has another name."""
-  return _with_params(traced, name=name)
-
-
-def closed_over(traced: Any) -> list[Any]:
-  """Returns the tracers of outer functions: the first inputs of the jaxpr."""
-  return [*traced._consts]
 
 
 def _with_params(traced: Any, **params: Any) -> jax.stages.Traced:

@@ -4,7 +4,7 @@ from jaxmem.planning.decided import DecidedModule, DecidedModules
 from jaxmem.planning.decision import Decision, LimitPlan, PlannedModule
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.planning.frontier import plan_frontier
-from jaxmem.planning.request import PlanningHandler, Request
+from jaxmem.planning.request import Request
 from jaxmem.planning.tuning import TUNING
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
   "LimitPlan",
   "LimitPlanner",
   "PlannedModule",
-  "PlanningHandler",
   "Request",
   "plan_frontier",
 ]

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
@@ -51,7 +50,7 @@ class LimitPlanner:
     self._spent_s = 0.0
     # When something fitted, by room.
     self._first_s: dict[int, float] = {}
-    self._name = compiler_hook.unmarked(module.name).removeprefix("jit_")
+    self._name = module.name.removeprefix("jit_")
     self._options = options
     self._device = device
     with self._timed():
@@ -77,6 +76,12 @@ class LimitPlanner:
     """Bytes of the whole program without edits."""
     base = self._planned
     return base.fixed_bytes + base.unedited().temp_bytes
+
+  @property
+  def xla_bytes(self) -> int:
+    """Bytes of the whole program by XLA's own plan, as predicted."""
+    base = self._planned
+    return base.fixed_bytes + base.planned.decision.baseline_bytes
 
   @property
   def step_s(self) -> float:

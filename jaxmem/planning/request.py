@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 import jax
-from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.module import Module, apply_late_passes
 
 from jaxmem import cost, targets
-from jaxmem.errors import InfeasibleError
 from jaxmem.options import Options
 from jaxmem.planning.decided import DecidedModules
 from jaxmem.planning.decision import Decision, PlannedModule
@@ -104,35 +102,6 @@ class Request:
     planned = self.decide(module, platform, decided)
     is_changed = is_changed or planned.decision.is_changed
     return planned, planned.module.to_bytes() if is_changed else None
-
-
-class PlanningHandler:
-  """Plans the modules of functions that carry one mark.
-
-  Args:
-    request: What is asked for these functions.
-
-  Attributes:
-    decided: Plans that were made before XLA shows their modules.
-  """
-
-  def __init__(self, request: Request):
-    self._request = request
-    self.decided = DecidedModules()
-
-  def __call__(self, data: bytes, platform: str) -> bytes | None:
-    """Answers XLA, as `compiler_hook.Handler` says.
-
-    Raises:
-      CompileRefusedError: If the limit cannot be met: then the program must
-        not run.
-    """
-    try:
-      return self._request.answer(data, platform, self.decided)[1]
-    except InfeasibleError as error:
-      raise compiler_hook.CompileRefusedError(
-        f"InfeasibleError: {error}"
-      ) from None
 
 
 def _local_target(platform: str) -> str:

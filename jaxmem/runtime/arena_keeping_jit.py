@@ -15,17 +15,8 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
+from jaxmem.compiler import jax_doors
 from jaxmem.runtime import kept_arena
-
-# Settings that change what a function is traced to.
-_SETTINGS = (
-  "jax_enable_x64",
-  "jax_default_matmul_precision",
-  "jax_default_prng_impl",
-  "jax_numpy_dtype_promotion",
-  "jax_numpy_rank_promotion",
-  "jax_debug_nans",
-)
 
 
 class ArenaKeepingJit:
@@ -94,7 +85,7 @@ def _signature(
   leaves, tree = jax.tree.flatten((args, kwargs))
   if any(isinstance(leaf, Tracer) for leaf in leaves):
     return None
-  settings = tuple(getattr(jax.config, name) for name in _SETTINGS)
+  settings = jax_doors.trace_context()
   try:
     return (tree, settings, *map(_kind, leaves))
   except TypeError:

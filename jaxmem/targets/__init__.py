@@ -21,7 +21,6 @@ from jaxmem.targets.description import (
 )
 from jaxmem.targets.deviceless import (
   compile_options,
-  compile_traced,
   current_platform,
   is_available,
   lower,
@@ -34,7 +33,6 @@ __all__ = [
   "Target",
   "TargetLike",
   "compile_options",
-  "compile_traced",
   "current_platform",
   "get",
   "is_available",

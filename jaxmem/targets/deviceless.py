@@ -98,14 +98,6 @@ def lower(
   return lower_traced(trace(jitted, args, kwargs, target), target)
 
 
-def compile_traced(
-  traced: jax.stages.Traced, target: TargetLike
-) -> jax.stages.Compiled:
-  """Returns what `trace` returned, compiled for its target."""
-  lowered = lower_traced(traced, target)
-  return lowered.compile(compiler_options=compile_options(target))
-
-
 def current_platform() -> str:
   """Returns "cpu" or "cuda": what a step that is traced now will run on."""
   import jax

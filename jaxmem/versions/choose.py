@@ -10,10 +10,9 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-import jax
 from jaxmem_hlo.module import Module
 
-from jaxmem.compiler import ScheduleCapture
+from jaxmem.compiler import ScheduleCapture, Step
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
   TUNING,
@@ -35,14 +34,14 @@ _EVERYTHING = 2**50
 
 
 def pick(
-  traced: jax.stages.Traced, schedules: ScheduleCapture, request: Request
+  written: Step, schedules: ScheduleCapture, request: Request
 ) -> tuple[Version, DecidedModule | None]:
   """Finds the version with which the step fits the limit at the least cost.
 
   The step is not traced again: versions are made of its jaxpr.
 
   Args:
-    traced: The step as it is written.
+    written: The step as it is written.
     schedules: Compiles versions of it.
     request: Its limit is the one to meet.
 
@@ -51,11 +50,11 @@ def pick(
     be changed. If none fits, the one that comes closest. And what planning its
     module led to, if that was planned as the request says.
   """
-  as_written = Version(traced=traced)
+  as_written = Version(step=written)
   if request.limit_bytes is None:
     return as_written, None
-  stacked_bytes = scan.droppable_bytes(traced.jaxpr)
-  step = blocks.BlockStep(traced.jaxpr)
+  stacked_bytes = scan.droppable_bytes(written.jaxpr)
+  step = blocks.BlockStep(written.jaxpr)
   if not stacked_bytes and not step.blocks.number:
     return as_written, None
   search = _VersionSearch(as_written, schedules, request)
@@ -68,23 +67,24 @@ def pick(
   decided = None
   if _for_comparison(request) == request:
     decided = DecidedModule.of(compared.module, schedules.platform, outcome)
-  return compared.version, decided
+  xla_bytes = search.xla_bytes
+  return dataclasses.replace(compared.version, xla_bytes=xla_bytes), decided
 
 
 def smallest_bytes(
-  traced: jax.stages.Traced, schedules: ScheduleCapture, request: Request
+  written: Step, schedules: ScheduleCapture, request: Request
 ) -> int:
   """Returns the bytes of the smallest whole program that is found.
 
   Args:
-    traced: See `pick`.
+    written: See `pick`.
     schedules: See `pick`.
     request: Options and target.
   """
   request = _for_comparison(request)
   sizes = []
-  for version in _small_versions(traced, schedules, request):
-    module = schedules.module(version.traced)
+  for version in _small_versions(written, schedules, request):
+    module = schedules.module(version.step)
     planner = request.planner(module, schedules.platform)
     sizes.append(planner.smallest_bytes())
   return min(sizes)
@@ -99,24 +99,24 @@ def _for_comparison(request: Request) -> Request:
 
 
 def _small_versions(
-  traced: jax.stages.Traced, schedules: ScheduleCapture, request: Request
+  written: Step, schedules: ScheduleCapture, request: Request
 ) -> Iterator[Version]:
   """Yields the versions that may take the fewest bytes.
 
   The step as it is written is the first, and has to be compiled before the next
   is asked for: until then it is not known for which platform.
   """
-  yield Version(traced=traced)
+  yield Version(step=written)
   device = request.device(schedules.platform)
-  if scan.droppable_bytes(traced.jaxpr):
-    yield stacking_less(traced, "all", device)
-  step = blocks.BlockStep(traced.jaxpr)
+  if scan.droppable_bytes(written.jaxpr):
+    yield stacking_less(written, "all", device)
+  step = blocks.BlockStep(written.jaxpr)
   number = step.blocks.number
   for num_groups in dict.fromkeys((number, (number + 1) // 2)):
     if num_groups:
       choice = blocks.BlockChoice(num_groups=num_groups)
       recomputed = step.recompute(choice, device.rates)
-      yield recomputing_blocks(traced, choice, recomputed)
+      yield recomputing_blocks(written, choice, recomputed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ class _VersionSearch:
     self, as_written: Version, schedules: ScheduleCapture, request: Request
   ):
     assert request.limit_bytes is not None
-    self._traced = as_written.traced
+    self._written = as_written.step
     self._schedules = schedules
     self._request = _for_comparison(request)
     self._limit_bytes = request.limit_bytes
@@ -166,6 +166,7 @@ class _VersionSearch:
     written = self._try(as_written)
     self._step_s = written.planner.step_s
     self._device = request.device(schedules.platform)
+    self.xla_bytes = written.planner.xla_bytes
     self.excess_bytes = written.planner.total_bytes - self._limit_bytes
 
   def best(self) -> tuple[_ComparedVersion, LimitPlan | InfeasibleError]:
@@ -195,7 +196,7 @@ class _VersionSearch:
     known = {
       (t.version.dropped, t.version.choice): t for t in reversed(self._tried)
     }
-    small = _small_versions(self._traced, self._schedules, self._request)
+    small = _small_versions(self._written, self._schedules, self._request)
     for version in small:
       tried = known.get((version.dropped, version.choice)) or self._try(version)
       try:
@@ -226,7 +227,7 @@ class _VersionSearch:
     amounts += [amount for amount in shares if amount > excess]
     seen = set()
     for amount in (*amounts, "all"):
-      version = stacking_less(self._traced, amount, self._device)
+      version = stacking_less(self._written, amount, self._device)
       if version.dropped not in seen:
         seen.add(version.dropped)
         self._try(version)
@@ -251,7 +252,7 @@ class _VersionSearch:
       return
     choice = blocks.BlockChoice(num_groups=number)
     recomputed = step.recompute(choice, self._device.rates)
-    every = self._try(recomputing_blocks(self._traced, choice, recomputed))
+    every = self._try(recomputing_blocks(self._written, choice, recomputed))
     room = self._limit_bytes - every.planner.total_bytes
     if room > 0:
       self._keep(step, every, recomputed, room)
@@ -291,7 +292,7 @@ class _VersionSearch:
           more_s = kept.again_s - first[1].again_s
           seconds = max(seconds, first[0].planner.step_s + more_s)
       if kept.kept_bytes and self._is_promising(seconds):
-        tried = self._try(recomputing_blocks(self._traced, choice, kept))
+        tried = self._try(recomputing_blocks(self._written, choice, kept))
         first = tried, kept
 
   def _join(
@@ -317,7 +318,7 @@ class _VersionSearch:
       if number == 1 or not self._is_promising(every.planner.step_s + more_s):
         return
       number = choice.num_groups
-      tried = self._try(recomputing_blocks(self._traced, choice, several))
+      tried = self._try(recomputing_blocks(self._written, choice, several))
       if not math.isinf(tried.edits_s):
         return
 
@@ -343,7 +344,7 @@ class _VersionSearch:
 
   def _try(self, version: Version) -> _ComparedVersion:
     """Compiles a version; the first is the step as it is written."""
-    module = self._schedules.module(version.traced)
+    module = self._schedules.module(version.step)
     planner = self._request.planner(module, self._schedules.platform)
     if self._tried:
       extra_s = planner.step_s - self._step_s

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
-
+from jaxmem.compiler import Step
 from jaxmem.cost import Device
-from jaxmem.jaxpr import internals
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
 
@@ -24,35 +22,36 @@ class Version:
   """A version of a step.
 
   Attributes:
-    traced: The step, traced, with the jaxpr of this version.
+    step: The step with the jaxpr of this version.
     choice: How blocks are recomputed; None for not at all.
     num_residuals: How many arrays do not wait for the backward pass any more.
     saved_bytes: Their bytes.
     extra_s: Estimated seconds that the step takes more; negative where storing
       took longer than making them again.
     dropped: Names of those that loops do not stack.
+    xla_bytes: Of the whole program by XLA's own plan of the step as it is
+      written, as predicted; None where nothing was compared.
   """
 
-  traced: jax.stages.Traced = dataclasses.field(compare=False, repr=False)
+  step: Step = dataclasses.field(compare=False, repr=False)
   choice: blocks.BlockChoice | None = None
   num_residuals: int = 0
   saved_bytes: int = 0
   extra_s: float = 0.0
   dropped: tuple[str, ...] = ()
+  xla_bytes: int | None = None
 
 
-def stacking_less(
-  traced: jax.stages.Traced, save_bytes: SaveBytes, device: Device
-) -> Version:
+def stacking_less(step: Step, save_bytes: SaveBytes, device: Device) -> Version:
   """Returns the version of a step whose loops stack less.
 
   Args:
-    traced: The step as it is written.
+    step: The step as it is written.
     save_bytes: What loops do not stack, as `scan.rewrite_step` takes it.
     device: The device planned for.
   """
   rewritten = scan.rewrite_step(
-    traced.jaxpr,
+    step.jaxpr,
     save_bytes,
     device.rates,
     # On CPU the results of a step do not change by a bit. A GPU may choose
@@ -60,7 +59,7 @@ def stacking_less(
     keep_bits=device.platform == "cpu",
   )
   return Version(
-    traced=internals.with_jaxpr(traced, rewritten.closed_jaxpr),
+    step=step.with_jaxpr(rewritten.closed_jaxpr),
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes,
     dropped=rewritten.dropped,
@@ -68,19 +67,19 @@ def stacking_less(
 
 
 def recomputing_blocks(
-  traced: jax.stages.Traced,
+  step: Step,
   choice: blocks.BlockChoice,
   recomputed: blocks.Recomputed,
 ) -> Version:
   """Returns the version of a step that recomputes blocks.
 
   Args:
-    traced: The step as it is written.
+    step: The step as it is written.
     choice: How.
     recomputed: What came of it.
   """
   return Version(
-    traced=internals.with_jaxpr(traced, recomputed.closed_jaxpr),
+    step=step.with_jaxpr(recomputed.closed_jaxpr),
     choice=choice,
     num_residuals=recomputed.num_dropped,
     saved_bytes=recomputed.dropped_bytes,

@@ -27,7 +27,7 @@ from jaxmem_hlo.module import Module
 import jaxmem
 from benchmarks import zoo
 from jaxmem import targets
-from jaxmem.compiler import handling
+from jaxmem.compiler import TracedStep, handling
 from jaxmem.graph import from_hlo
 from jaxmem.planning import reorder, request
 from jaxmem.planning.decision import ModulePlan
@@ -79,8 +79,8 @@ def capture(
 
   jitted = jax.jit(function, **jit_kwargs)
   traced = targets.trace(jitted, args, target=target)
-  with handling(traced, handle) as marked:
-    compiled = targets.compile_traced(marked, target)
+  with handling(handle) as options:
+    compiled = TracedStep(traced, target).compile(options)
   ((data, platform),) = seen
   return Captured(
     module=Module.from_bytes(data),
@@ -158,6 +158,8 @@ def compile_both(
 
   if target is not None:
     targets.get(target).topology()
+  # What was compiled before would not be planned again.
+  jax.clear_caches()
   baseline = compile_one(jax.jit)
   with mock.patch.object(request, "plan_module", watch):
     planned = compile_one(jaxmem.jit)

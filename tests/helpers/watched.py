@@ -3,11 +3,12 @@
 import re
 from unittest import mock
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import parameterized
-from jaxmem_hlo import compiler_hook
 
+from jaxmem.entry import PLANNED
 from jaxmem.planning import request
 
 
@@ -39,7 +40,9 @@ class WatchedTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.enter_context(mock.patch.object(compiler_hook, "_warned", False))
+    # What was compiled before would not be planned again.
+    jax.clear_caches()
+    self.enter_context(mock.patch.object(PLANNED, "_warned", set()))
     self.plans = []
     plan_module = request.plan_module
 

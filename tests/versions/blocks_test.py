@@ -15,7 +15,7 @@ from rewritten import rewritten
 import jaxmem
 from benchmarks.zoo import language, training
 from jaxmem import cost
-from jaxmem.compiler import ScheduleCapture
+from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.jaxpr.flatten import flatten
 from jaxmem.planning.request import Request
 from jaxmem.versions import blocks, pick
@@ -320,7 +320,7 @@ def _pick(limit):
   step, args = blocks_cases.CASES["branches"]()
   options = jaxmem.Options(effort="fast")
   request = Request(options=options, limit_bytes=limit)
-  traced = jax.jit(step).trace(*args)
+  traced = TracedStep(jax.jit(step).trace(*args))
   return pick(traced, ScheduleCapture(request), request)[0]
 
 

@@ -1,0 +1,40 @@
+"""Compiles whose scheduled modules somebody wants to see, and answer."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+
+from jaxmem_hlo import compiler_hook
+
+from jaxmem.compiler import jax_doors
+
+_compile_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def handling(handler: compiler_hook.Handler) -> Iterator[Mapping[str, str]]:
+  """Lets a handler answer XLA in what is compiled inside the context.
+
+      with handling(handler) as options:
+        step.compile(options)
+
+  Args:
+    handler: What is shown the step's module once XLA has scheduled it.
+
+  Yields:
+    Compiler options for the compile. No compilation cache knows the program,
+    nor learns of it: a cached one would not pass by the hook.
+
+  Raises:
+    RuntimeError: If this version of jax is not known.
+  """
+  tag = f"{jax_doors.SHOWN}{os.getpid()}n{next(_compile_numbers)}"
+  jax_doors.install()
+  compiler_hook.add_handler(tag, handler)
+  try:
+    yield {jax_doors.OPTION: tag}
+  finally:
+    compiler_hook.remove_handler(tag)

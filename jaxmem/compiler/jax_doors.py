@@ -1,0 +1,330 @@
+"""The three functions of jax's that jaxmem replaces, and nothing else of jax's.
+
+Every program of a process is lowered by one of them and compiled by another,
+whoever wrapped the function: there its jaxpr, shardings, mesh, donation and
+options are known, and nothing of the user's is being traced. The third stages
+a jitted function into an outer one, which takes no compiler options.
+
+Which compile is planned, and how, travels as a compiler option named `jaxmem`:
+jax's caches tell calls with different options apart, function names stay as
+the user wrote them, and XLA never sees the option. What XLA sees is an
+attribute of the module, by which the hook knows it again.
+
+Written for jax 0.11.2 to 0.12.0.1. `what_moved` says which function a later jax
+has moved; then nothing is replaced, and `jaxmem.jit` is `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import io
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+from jax._src import compiler as _compiler
+from jax._src import config as _config
+from jax._src import pjit as _pjit
+from jax._src.interpreters import partial_eval as _partial_eval
+from jax._src.interpreters import pxla as _pxla
+from jax.extend import core
+from jaxlib.mlir import ir as _ir
+from jaxmem_hlo import compiler_hook
+
+OPTION = "jaxmem"
+# Values of the option that begin so belong to `handling`: the hook shows these
+# modules to somebody, and no cache knows them.
+SHOWN = "shown"
+_FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
+
+_LOWER_PARAMETERS = (
+  *("closed_jaxpr", "api_name", "fun_name", "in_shardings", "out_shardings"),
+  *("in_layouts", "out_layouts", "donated_invars", "keep_unused"),
+  *("context_mesh", "compiler_options_kvs", "lowering_platforms"),
+  *("lowering_parameters", "pgle_profiler"),
+)
+_COMPILE_PARAMETERS = (
+  *("backend", "computation", "devices", "compile_options", "host_callbacks"),
+  *("executable_devices", "pgle_profiler"),
+)
+_STAGE_PARAMETERS = ("trace", "source_info", "args", "params")
+
+_install_lock = threading.Lock()
+_is_installed = False
+_policy: Policy | None = None
+
+
+def what_moved() -> list[str]:
+  """Says which of jax's functions are not as this file expects them.
+
+  Returns:
+    A sentence for each that moved; empty if all are where they were.
+  """
+  expected = (
+    (_pxla, "lower_sharding_computation", _LOWER_PARAMETERS),
+    (_compiler, "compile_or_get_cached", _COMPILE_PARAMETERS),
+    (_pjit, "pjit_staging_rule", _STAGE_PARAMETERS),
+  )
+  moved = []
+  for module, name, parameters in expected:
+    function = getattr(module, name, None)
+    if function is None:
+      moved.append(f"{module.__name__}.{name} is gone.")
+      continue
+    found = tuple(inspect.signature(function).parameters)
+    if found != parameters:
+      moved.append(
+        f"{module.__name__}.{name} takes ({', '.join(found)}), expected"
+        f" ({', '.join(parameters)})."
+      )
+  if _partial_eval.custom_staging_rules.get(_pjit.jit_p) is None:
+    moved.append("jit has no staging rule.")
+  return moved
+
+
+class Policy(Protocol):
+  """What is done at the doors; one object for the whole process."""
+
+  def lower(self, lowering: Lowering) -> Any:
+    """Returns what `lowering.lower` returned, for whichever jaxpr."""
+    ...
+
+  def compile(self, compiling: Compiling) -> Any:
+    """Returns what `compiling.run` returned."""
+    ...
+
+  def stage(self, name: str) -> None:
+    """Hears that a function of jaxmem's is called inside another's trace."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lowering:
+  """A program that jax is about to lower.
+
+  Attributes:
+    jaxpr: The program.
+    name: Of the function, as the user wrote it.
+    option: The value of the compiler option `jaxmem`; None if it has none.
+    is_for_devices: Whether it is lowered for devices that are known. Exports
+      for other platforms are not.
+  """
+
+  jaxpr: core.Jaxpr
+  name: str
+  option: str | None
+  is_for_devices: bool
+  _lower: Callable[[core.Jaxpr, str | None], Any]
+
+  def lower(
+    self, jaxpr: core.Jaxpr | None = None, option: str | None = None
+  ) -> Any:
+    """Lowers the program, or another one in its place.
+
+    Args:
+      jaxpr: With the same inputs and outputs; None for the program itself.
+      option: The value of the option `jaxmem` that it is compiled with; None
+        for none.
+
+    Returns:
+      What jax's own function returns: its `compile` takes compiler options.
+    """
+    return self._lower(self.jaxpr if jaxpr is None else jaxpr, option)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compiling:
+  """A program that XLA is about to compile, with the option `jaxmem`.
+
+  Attributes:
+    name: Of the module: "jit_train_step".
+    option: The option's value.
+  """
+
+  name: str
+  option: str
+  _run: Callable[[str | None, bool], Any]
+
+  def run(self, tag: str | None, *, use_cache: bool = True) -> Any:
+    """Compiles the program.
+
+    Args:
+      tag: What the hook knows the module by; None for XLA's own plan. It is
+        part of the key in jax's persistent cache.
+      use_cache: Whether the persistent cache may serve it, and take it.
+
+    Returns:
+      XLA's executable, loaded.
+    """
+    return self._run(tag, use_cache)
+
+
+def set_policy(policy: Policy) -> None:
+  """Says what is done at the doors; until then programs pass as they are."""
+  global _policy
+  _policy = policy
+
+
+def install() -> None:
+  """Puts the doors into jax, once per process.
+
+  Raises:
+    RuntimeError: If one of jax's functions is not as expected.
+  """
+  global _is_installed
+  with _install_lock:
+    if _is_installed:
+      return
+    moved = what_moved()
+    if moved:
+      raise RuntimeError(
+        f"jaxmem does not know this version of jax: {' '.join(moved)}"
+      )
+    _pxla.lower_sharding_computation = _lowering_door(
+      _pxla.lower_sharding_computation
+    )
+    _compiler.compile_or_get_cached = _compiling_door(
+      _compiler.compile_or_get_cached
+    )
+    rules = _partial_eval.custom_staging_rules
+    rules[_pjit.jit_p] = _staging_door(rules[_pjit.jit_p])
+    _is_installed = True
+
+
+def _split(
+  options: Sequence[tuple[str, Any]],
+) -> tuple[str | None, tuple[tuple[str, Any], ...]]:
+  """Returns the value of our option, and all others."""
+  values = [value for name, value in options if name == OPTION]
+  others = tuple(pair for pair in options if pair[0] != OPTION)
+  return (values[-1] if values else None), others
+
+
+def _lowering_door(original: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(original)
+  def lower_sharding_computation(
+    closed_jaxpr: Any, api_name: str, fun_name: str, *args: Any, **kwargs: Any
+  ) -> Any:
+    option, others = _split(kwargs["compiler_options_kvs"])
+
+    def lower(jaxpr: Any, new_option: str | None) -> Any:
+      ours = () if new_option is None else ((OPTION, new_option),)
+      changed = {**kwargs, "compiler_options_kvs": (*others, *ours)}
+      return original(jaxpr, api_name, fun_name, *args, **changed)
+
+    if _policy is None:
+      return lower(closed_jaxpr, option)
+    return _policy.lower(
+      Lowering(
+        jaxpr=closed_jaxpr,
+        name=fun_name,
+        option=option,
+        is_for_devices=kwargs["lowering_platforms"] is None,
+        _lower=lower,
+      )
+    )
+
+  return lower_sharding_computation
+
+
+def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(original)
+  def compile_or_get_cached(
+    backend: Any,
+    computation: Any,
+    devices: Any,
+    compile_options: Any,
+    host_callbacks: Any,
+    executable_devices: Any,
+    *args: Any,
+    **kwargs: Any,
+  ) -> Any:
+    option, others = _split(compile_options.env_option_overrides)
+    if option is not None:
+      compile_options.env_option_overrides = list(others)
+
+    def run(tag: str | None, use_cache: bool) -> Any:
+      program = computation if tag is None else _tagged(computation, tag)
+      if not use_cache:
+        return _compiler.backend_compile_and_load(
+          backend, program, executable_devices, compile_options, host_callbacks
+        )
+      return original(
+        *(backend, program, devices, compile_options, host_callbacks),
+        executable_devices,
+        *args,
+        **kwargs,
+      )
+
+    if option is None:
+      return _unplanned(lambda: run(None, True))
+    name = _ir.StringAttr(computation.operation.attributes["sym_name"]).value
+    if option.startswith(SHOWN):
+      with compiler_hook.installed():
+        return run(option, False)
+    if _policy is None:
+      return run(None, True)
+    return _policy.compile(Compiling(name=name, option=option, _run=run))
+
+  return compile_or_get_cached
+
+
+def _staging_door(original: Callable[..., Any]) -> Callable[..., Any]:
+  @functools.wraps(original)
+  def stage(trace: Any, source_info: Any, *args: Any, **params: Any) -> Any:
+    option, others = _split(params["compiler_options_kvs"])
+    if option is not None:
+      params = {**params, "compiler_options_kvs": others}
+      if _policy is not None:
+        _policy.stage(params["name"])
+    return original(trace, source_info, *args, **params)
+
+  return stage
+
+
+def _unplanned[T](run: Callable[[], T]) -> T:
+  """Compiles what nobody asked to plan.
+
+  While another thread's program is planned, XLA serializes every module for
+  the hook, which fails above 2 GiB: then it is compiled without the hook.
+  """
+  try:
+    return run()
+  except jax.errors.JaxRuntimeError as error:
+    if "serialize" not in str(error) or not compiler_hook.is_installed():
+      raise
+    with compiler_hook.taken_out():
+      return run()
+
+
+def _tagged(computation: Any, tag: str) -> Any:
+  """Returns a copy of a module with the attribute that the hook looks for.
+
+  The module itself may be compiled by another thread with another tag.
+  """
+  with computation.context, _ir.Location.unknown(computation.context):
+    written = io.BytesIO()
+    computation.operation.write_bytecode(written)
+    copy = _ir.Module.parse(written.getvalue())
+    attributes = copy.operation.attributes
+    ours: dict[str, _ir.Attribute] = {
+      compiler_hook.ATTRIBUTE: _ir.StringAttr.get(tag)
+    }
+    if _FRONTEND_ATTRIBUTES in attributes:
+      given = _ir.DictAttr(attributes[_FRONTEND_ATTRIBUTES])
+      ours |= {named.name: named.attr for named in given}
+    attributes[_FRONTEND_ATTRIBUTES] = _ir.DictAttr.get(ours)
+    return copy
+
+
+def devices(lowered: Any) -> list[Any]:
+  """Returns the devices that `Lowering.lower`'s result is to run on."""
+  return list(lowered._device_list)
+
+
+def trace_context() -> Any:
+  """Returns all settings and contexts that jax's trace cache tells apart."""
+  return _config.trace_context()

@@ -1,0 +1,18 @@
+"""How programs reach the planner: jaxmem.jit, jaxmem.enable, a script's run."""
+
+from jaxmem.entry.enabling import PLANNED, Enabled, disable, enable
+from jaxmem.entry.memory import MemoryLimit
+from jaxmem.entry.policy import Only, Policy
+from jaxmem.entry.records import CompileRecord, table
+
+__all__ = [
+  "PLANNED",
+  "CompileRecord",
+  "Enabled",
+  "MemoryLimit",
+  "Only",
+  "Policy",
+  "disable",
+  "enable",
+  "table",
+]

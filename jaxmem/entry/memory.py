@@ -1,0 +1,138 @@
+"""How many bytes a device really offers to a program.
+
+jax takes a share of a GPU's memory for its pool, 75 % unless the environment
+says otherwise; shares such as "80%" are shares of that pool. On a CPU the pool
+is the machine's memory, or what the process's control group leaves of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+from jaxmem import units
+
+# What jax's GPU allocator takes if the environment does not say otherwise.
+_POOL_SHARE = 0.75
+_SHARE_VARIABLES = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
+_MEMINFO = pathlib.Path("/proc/meminfo")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryLimit:
+  """A limit as the user wrote it: bytes, "24GiB", a share, or "auto".
+
+  Attributes:
+    written: The limit as it was given.
+  """
+
+  written: units.ByteQuantity
+
+  def in_bytes(self, devices: list[Any], argument_bytes: int) -> int:
+    """Returns the limit for a program on given devices.
+
+    Args:
+      devices: The devices that it runs on, each with its share.
+      argument_bytes: Of the program's arguments on one device; they are in use
+        already when it runs.
+
+    Raises:
+      ValueError: If the devices do not say how much memory they have.
+    """
+    if self.written == "auto":
+      return min(free_bytes(device, argument_bytes) for device in devices)
+    if not self.is_share:
+      return units.parse_bytes(self.written)
+    total = min(pool_bytes(device) for device in devices)
+    return units.parse_bytes(self.written, total_bytes=total)
+
+  @property
+  def is_share(self) -> bool:
+    """Whether it depends on the device."""
+    if isinstance(self.written, str):
+      return "%" in self.written
+    return isinstance(self.written, float) and 0 < self.written <= 1
+
+  @classmethod
+  def of(cls, written: units.ByteQuantity) -> MemoryLimit:
+    """Reads a limit; raises ValueError on a malformed one."""
+    if written != "auto":
+      units.parse_bytes(written, total_bytes=1 << 40)
+    return cls(written)
+
+
+def pool_share() -> float:
+  """Returns the share of a GPU's memory that jax's allocator takes."""
+  for name in _SHARE_VARIABLES:
+    text = os.environ.get(name, "")
+    try:
+      share = float(text)
+    except ValueError:
+      continue
+    if 0.0 < share <= 1.0:
+      return share
+  return _POOL_SHARE
+
+
+def pool_bytes(device: Any) -> int:
+  """Returns the bytes of the pool that programs on a device take theirs from.
+
+  Raises:
+    ValueError: If the device does not say.
+  """
+  stats = device.memory_stats() or {}
+  if "bytes_limit" in stats:
+    return int(stats["bytes_limit"])
+  if device.platform == "cpu":
+    return _machine_bytes()
+  raise ValueError(
+    f"{device} does not say how much memory it has; give the limit in bytes."
+  )
+
+
+def free_bytes(device: Any, argument_bytes: int) -> int:
+  """Returns the bytes of a device's pool that a program may take.
+
+  Args:
+    device: The device.
+    argument_bytes: Of the program's own arguments, which are in use already.
+  """
+  stats = device.memory_stats() or {}
+  if "bytes_limit" in stats:
+    others = max(0, int(stats.get("bytes_in_use", 0)) - argument_bytes)
+    return int(stats["bytes_limit"]) - others
+  return min(_available_bytes() + argument_bytes, pool_bytes(device))
+
+
+def _machine_bytes() -> int:
+  """Bytes of memory of the machine, or of the control group if that is less."""
+  total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  limit = _cgroup_number("memory.max")
+  return total if limit is None else min(total, limit)
+
+
+def _available_bytes() -> int:
+  """Bytes that the machine can give without taking them from others."""
+  available = _machine_bytes()
+  try:
+    text = _MEMINFO.read_text(encoding="ascii")
+  except OSError:
+    text = ""
+  for line in text.splitlines():
+    if line.startswith("MemAvailable:"):
+      available = min(available, int(line.split()[1]) * 1024)
+  limit, used = _cgroup_number("memory.max"), _cgroup_number("memory.current")
+  if limit is not None and used is not None:
+    available = min(available, max(0, limit - used))
+  return available
+
+
+def _cgroup_number(name: str) -> int | None:
+  try:
+    text = (_CGROUP / name).read_text(encoding="ascii").strip()
+    return int(text)
+  except (OSError, ValueError):
+    return None

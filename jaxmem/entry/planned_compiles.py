@@ -1,0 +1,394 @@
+"""What happens at jax's doors: which programs are planned, and run as planned.
+
+A function of `jaxmem.jit` carries a tag in jax's compiler options; under
+`jaxmem.enable` programs are picked by name and size. When jax lowers a program
+under a limit, versions of it are compiled up to their schedules, and the
+cheapest that fits is lowered in its place. When XLA compiles, the hook plans
+what XLA scheduled. Afterwards XLA's own figures are compared with the limit,
+and with what its own plan takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jaxmem_hlo import compiler_hook
+from jaxmem_hlo.assignment import AssignmentModel
+
+from jaxmem import units
+from jaxmem.compiler import ScheduleCapture, jax_doors
+from jaxmem.entry.lowered_step import LoweredStep, most_bytes
+from jaxmem.entry.policy import Policy
+from jaxmem.entry.records import CompileRecord, Records
+from jaxmem.errors import InfeasibleError, PlanningError
+from jaxmem.planning import (
+  DecidedModules,
+  Decision,
+  LimitPlan,
+  PlannedModule,
+  Request,
+)
+from jaxmem.versions import pick
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Asked:
+  """What is asked of one compile.
+
+  Attributes:
+    policy: Whose program it is.
+    request: What the planner is asked.
+    function: The function's name; empty if it is to be read from the module's.
+    decided: The plan, where one was made when the program was lowered.
+    planning_s: Wall seconds that this took.
+    xla_bytes: Of the program by XLA's own plan, where versions were compared.
+    is_rewritten: Whether another version than the written one is compiled.
+  """
+
+  policy: Policy
+  request: Request
+  function: str = ""
+  decided: DecidedModules = dataclasses.field(default_factory=DecidedModules)
+  planning_s: float = 0.0
+  xla_bytes: int | None = None
+  is_rewritten: bool = False
+
+  @property
+  def tag(self) -> str:
+    """What jax's persistent cache knows the program by, besides itself."""
+    limit_bytes = self.request.limit_bytes
+    limit = "" if limit_bytes is None else f"x{limit_bytes}"
+    return f"{self.policy.tag}{limit}"
+
+
+class _Compile:
+  """One compile: answers the hook, and keeps what it saw.
+
+  Args:
+    asked: What is asked.
+    module_name: "jit_train_step".
+  """
+
+  def __init__(self, asked: _Asked, module_name: str):
+    self.asked = asked
+    self.function = asked.function or module_name.removeprefix("jit_")
+    self.thread = threading.get_ident()
+    self.planned: PlannedModule[Decision] | None = None
+    self.planning_s = asked.planning_s
+    self.why_not = ""
+    self.error: BaseException | None = None
+    self.fault: Exception | None = None
+
+  @property
+  def is_limited(self) -> bool:
+    """Whether the program must not run where it takes more than a limit."""
+    return self.asked.request.limit_bytes is not None
+
+  def answer(self, data: bytes, platform: str) -> bytes | None:
+    """Answers as `compiler_hook.Handler` says; keeps what goes wrong."""
+    start = time.perf_counter()
+    try:
+      return self._answer(data, platform)
+    except InfeasibleError as error:
+      self.error = error
+    except Exception as error:
+      self.fault = error
+      self.why_not = f"{type(error).__name__}: {error}"
+      if not self.is_limited:
+        return None
+      self.error = _planning_error(self.function, error)
+    except BaseException as error:  # Such as KeyboardInterrupt.
+      self.error = error
+    finally:
+      self.planning_s += time.perf_counter() - start
+    raise compiler_hook.CompileRefusedError("jaxmem says why.")
+
+  def _answer(self, data: bytes, platform: str) -> bytes | None:
+    request, min_bytes = self.asked.request, self.asked.policy.min_bytes
+    module, is_changed = request.read(data, platform)
+    if min_bytes:
+      assignment = AssignmentModel(module, platform).assign()
+      if assignment.program_bytes < min_bytes:
+        self.why_not = f"smaller than {units.format_bytes(min_bytes)}"
+        return module.to_bytes() if is_changed else None
+    self.planned = request.decide(module, platform, self.asked.decided)
+    decision = self.planned.decision
+    if not (decision.is_changed or self.asked.is_rewritten):
+      self.why_not = "XLA's own order is kept"
+    if not (is_changed or decision.is_changed):
+      return None
+    return self.planned.module.to_bytes()
+
+  def should_compare(self, temp_bytes: int) -> bool:
+    """Whether XLA's own plan may take less than what it made of jaxmem's.
+
+    Args:
+      temp_bytes: Temporaries of the planned program, by XLA's figures.
+    """
+    if self.planned is None or not self.planned.decision.is_changed:
+      return False
+    # Where a prediction missed, that of XLA's own plan may have missed, too.
+    return not self.is_limited and temp_bytes != self.planned.planned_bytes
+
+  def record(self, executable: Any, total_s: float) -> CompileRecord:
+    """Says what became of it, for the table.
+
+    Args:
+      executable: What runs; None if nothing does.
+      total_s: Wall seconds of all.
+    """
+    xla_bytes, planned_bytes = self.asked.xla_bytes, None
+    if executable is not None:
+      memory = executable.get_compiled_memory_stats()
+      planned_bytes = _program_bytes(memory)
+      if xla_bytes is None and self.planned is not None:
+        fixed_bytes = planned_bytes - memory.temp_size_in_bytes
+        xla_bytes = fixed_bytes + _xla_temp_bytes(self.planned.decision)
+    return CompileRecord(
+      function=self.function,
+      xla_bytes=xla_bytes,
+      planned_bytes=planned_bytes,
+      limit_bytes=self.asked.request.limit_bytes,
+      planning_s=self.planning_s,
+      total_s=total_s,
+      why_not=self.why_not or ("" if self.planned else "not shown by XLA"),
+    )
+
+
+class PlannedCompiles:
+  """The policies of a process, and what became of its compiles.
+
+  Attributes:
+    records: Of every compile that was to be planned.
+  """
+
+  def __init__(self):
+    self.records = Records()
+    self._lock = threading.Lock()
+    self._policies: dict[str, Policy] = {}
+    self._enabled: Policy | None = None
+    self._asked: dict[str, _Asked] = {}
+    self._numbers = itertools.count()
+    self._compiles: list[_Compile] = []
+    self._warned: set[str] = set()
+
+  # Who asks.
+
+  def add(self, policy: Policy) -> str:
+    """Registers a policy; returns the compiler option that asks for it."""
+    with self._lock:
+      self._policies[policy.tag] = policy
+    return policy.tag
+
+  def enable(self, policy: Policy | None) -> Policy | None:
+    """Sets the policy of all other compiles; returns the one before."""
+    if policy is not None:
+      self.add(policy)
+    with self._lock:
+      before, self._enabled = self._enabled, policy
+    return before
+
+  # The doors; see `jax_doors.Policy`.
+
+  def stage(self, name: str) -> None:
+    """Hears that a planned function is called inside another's trace."""
+    self._warn_once(
+      f"stage {name}",
+      f"{name}, which jaxmem.jit compiles, is called inside another jitted"
+      " function and becomes a part of that: it plans nothing of its own. Give"
+      " the outermost function to jaxmem.jit, or use jaxmem.enable().",
+    )
+
+  def lower(self, lowering: jax_doors.Lowering) -> Any:
+    """Lowers a program as it is, or the version of it that fits a limit."""
+    policy = self._policy(lowering)
+    if policy is None:
+      return lowering.lower(option=lowering.option)
+    if policy.limit is None or not lowering.is_for_devices:
+      return lowering.lower(option=policy.tag)
+    return self._lower_to_fit(lowering, policy)
+
+  def compile(self, compiling: jax_doors.Compiling) -> Any:
+    """Compiles a program, planned if its policy says so."""
+    asked = self._asked.get(compiling.option)
+    if asked is None:
+      policy = self._policies.get(compiling.option)
+      if policy is None or policy.limit is not None:
+        # Of another process, or lowered for no device in particular.
+        return compiling.run(None)
+      asked = _Asked(policy=policy, request=Request(options=policy.options))
+    return self._compile(compiling, asked)
+
+  def _policy(self, lowering: jax_doors.Lowering) -> Policy | None:
+    if lowering.option is not None:
+      return self._policies.get(lowering.option)
+    policy = self._enabled
+    if policy is None or not policy.wants(lowering.name):
+      return None
+    return policy if most_bytes(lowering.jaxpr) >= policy.min_bytes else None
+
+  def _lower_to_fit(self, lowering: jax_doors.Lowering, policy: Policy) -> Any:
+    start = time.perf_counter()
+    assert policy.limit is not None
+    step = LoweredStep(lowering, lowering.jaxpr)
+    devices = jax_doors.devices(step.lower())
+    if any(d.platform not in ("cpu", "gpu", "cuda") for d in devices):
+      raise PlanningError(
+        f"{lowering.name} has a memory limit, but jaxmem plans for CPUs and"
+        f" NVIDIA GPUs only, not for {devices[0].platform}."
+      )
+    limit_bytes = policy.limit.in_bytes(devices, step.argument_bytes)
+    request = Request(options=policy.options, limit_bytes=limit_bytes)
+    try:
+      version, decided = pick(step, ScheduleCapture(request), request)
+    except InfeasibleError:
+      raise
+    except Exception as error:
+      raise _planning_error(lowering.name, error) from error
+    known = DecidedModules()
+    if decided is not None:
+      known.add(decided)
+    asked = _Asked(
+      policy=policy,
+      request=request,
+      function=lowering.name,
+      decided=known,
+      planning_s=time.perf_counter() - start,
+      xla_bytes=version.xla_bytes,
+      is_rewritten=version.step is not step,
+    )
+    option = f"{asked.tag}n{next(self._numbers)}"
+    self._asked[option] = asked
+    lowered = lowering.lower(version.step.jaxpr, option)
+    weakref.finalize(lowered, self._asked.pop, option, None)
+    return lowered
+
+  # A compile.
+
+  def _compile(self, compiling: jax_doors.Compiling, asked: _Asked) -> Any:
+    start = time.perf_counter()
+    compile_ = _Compile(asked, compiling.name)
+    executable = None
+    try:
+      with self._shown(compile_):
+        executable = compiling.run(asked.tag)
+      executable = self._kept(compiling, compile_, executable)
+      return executable
+    except jax.errors.JaxRuntimeError:
+      if compile_.error is None:
+        raise
+      raise compile_.error from None
+    finally:
+      seconds = time.perf_counter() - start + asked.planning_s
+      self.records.add(compile_.record(executable, seconds))
+      self._tell(compile_)
+
+  @contextlib.contextmanager
+  def _shown(self, compile_: _Compile) -> Iterator[None]:
+    """Has XLA show the module to a compile while it is under way."""
+    tag = compile_.asked.tag
+
+    def answer(data: bytes, platform: str) -> bytes | None:
+      return self._of_thread(tag).answer(data, platform)
+
+    with self._lock:
+      self._compiles.append(compile_)
+    compiler_hook.add_handler(tag, answer)
+    try:
+      with compiler_hook.installed():
+        yield
+    finally:
+      with self._lock:
+        self._compiles.remove(compile_)
+        if not any(c.asked.tag == tag for c in self._compiles):
+          compiler_hook.remove_handler(tag)
+
+  def _of_thread(self, tag: str) -> _Compile:
+    """Returns the compile that XLA shows a module of.
+
+    XLA calls back in the thread that compiles. If another version does not,
+    what is alike is planned alike, whichever compile it is put down to.
+    """
+    with self._lock:
+      alike = [c for c in self._compiles if c.asked.tag == tag]
+    thread = threading.get_ident()
+    return next((c for c in alike if c.thread == thread), alike[-1])
+
+  def _kept(
+    self, compiling: jax_doors.Compiling, compile_: _Compile, executable: Any
+  ) -> Any:
+    """Returns what is to run: the plan, or XLA's own if that takes less.
+
+    Raises:
+      InfeasibleError: If the program is larger than its limit.
+    """
+    memory = executable.get_compiled_memory_stats()
+    if compile_.should_compare(memory.temp_size_in_bytes):
+      own = compiling.run(None)
+      own_bytes = own.get_compiled_memory_stats().temp_size_in_bytes
+      if own_bytes < memory.temp_size_in_bytes:
+        compile_.why_not = "XLA's own plan takes less"
+        return own
+    limit_bytes = compile_.asked.request.limit_bytes
+    total_bytes = _program_bytes(memory)
+    if limit_bytes is not None and total_bytes > limit_bytes:
+      raise InfeasibleError(
+        f"{compile_.function} was planned to fit memory_limit"
+        f" {units.format_bytes(limit_bytes)}, but XLA made"
+        f" {units.format_bytes(total_bytes)} of it. Please report it; a smaller"
+        " limit may leave room for the difference.",
+        smallest_bytes=total_bytes,
+        lower_bound_bytes=0,
+      )
+    return executable
+
+  def _tell(self, compile_: _Compile) -> None:
+    if compile_.is_limited or compile_.fault is None:
+      return
+    self._warn_once(
+      f"planning {compile_.function}",
+      f"jaxmem could not plan {compile_.function} and left it to XLA's own"
+      f" plan: {compile_.why_not}. Results are not affected.",
+    )
+
+  def _warn_once(self, key: str, message: str) -> None:
+    with self._lock:
+      if key in self._warned:
+        return
+      self._warned.add(key)
+    # Even where warnings are errors, the user's step must compile.
+    with contextlib.suppress(Warning):
+      warnings.warn(message, compiler_hook.PlanningWarning, stacklevel=2)
+
+
+def _planning_error(function: str, error: Exception) -> PlanningError:
+  return PlanningError(
+    f"{function} has a memory limit and could not be planned:"
+    f" {type(error).__name__}: {error}. It does not run, as it might not fit;"
+    " without the limit XLA's own plan would run. Please report it."
+  )
+
+
+def _program_bytes(memory: Any) -> int:
+  """Bytes of a whole program: arguments, outputs, temporaries."""
+  return (
+    memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    + memory.temp_size_in_bytes
+  )
+
+
+def _xla_temp_bytes(decision: Decision) -> int:
+  """Temporaries of XLA's own plan, as predicted."""
+  ordered = decision.base if isinstance(decision, LimitPlan) else decision
+  return ordered.baseline_bytes
