@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -42,11 +43,12 @@ def jit(
   Args:
     fun: The function; leave it out to use `jit` as a decorator with arguments.
     memory_limit: Most bytes of device memory that the program may take:
-      arguments, outputs and temporaries. Bytes, "24GiB", or a share of the
-      device's memory ("80%" or 0.8). Where the best order takes more, values
-      are computed twice, or moved to the host and back, at the least
-      estimated time. Where that does not suffice either, compiling fails with
-      a JaxRuntimeError that says what would.
+      arguments, outputs and temporaries. Bytes, "24GiB", a share of the pool
+      that jax takes of the device's memory ("80%" or 0.8), or "auto" for what
+      of that is free when the program is lowered. Where the best order takes
+      more, values are computed twice, or moved to the host and back, at the
+      least estimated time. Where that does not suffice either, the first call
+      raises InfeasibleError, and PlanningError where planning broke.
     options: Planning options.
     **jit_kwargs: Everything that `jax.jit` takes, with the same meaning.
 
@@ -56,8 +58,9 @@ def jit(
 
   Raises:
     TypeError: If `fun` is not callable or a keyword is not one of jax.jit's.
-    ValueError: On a malformed limit, a share of a device whose memory is
-      unknown, or a static argument where the arena is kept.
+    ValueError: On a malformed limit, or a static argument where the arena is
+      kept.
+    RuntimeError: If there is a limit, and this version of jax is not known.
   """
   options = options or Options()
   _check_jit_keywords(jit_kwargs)
@@ -69,7 +72,8 @@ def jit(
     )
   _check_callable(fun)
   limit = None if memory_limit is None else MemoryLimit.of(memory_limit)
-  jax_doors.install()
+  if not _doors_are_known(is_needed=limit is not None):
+    return jax.jit(fun, **jit_kwargs)
   tag = PLANNED.add(Policy(options=options, limit=limit))
   given = jit_kwargs.pop("compiler_options", None) or {}
   jitted = jax.jit(
@@ -92,7 +96,8 @@ def plan(
   Compiles the step twice, as `jax.jit` and as `jaxmem.jit` would.
 
   Args:
-    fun: The step, not jitted.
+    fun: The step: a plain function, or one from jax.jit or jaxmem.jit, which
+      keeps its donation, shardings and static arguments.
     *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
     target: A device to plan for that need not be here: "h200", "h100",
       "a100-80", the path or text of a GpuTargetConfigProto, or "cpu". None
@@ -100,24 +105,20 @@ def plan(
     memory_limit: Most bytes of device memory that the program may take, as
       in `jit`; a share is one of the target's memory.
     options: Planning options.
-    **kwargs: jax.jit's keywords (donate_argnums, static_argnums, ...); any
-      other is passed to `fun`.
+    **kwargs: jax.jit's keywords (donate_argnums, static_argnums, ...) for a
+      plain function; any other is passed to `fun`.
 
   Returns:
     The plan.
 
   Raises:
     InfeasibleError: If no plan was found that fits `memory_limit`.
-    TypeError: If `fun` is not a plain function that jax can trace.
+    TypeError: If `fun` is not a function that jax can trace, or jit's keywords
+      were given for one that is jitted.
     ValueError: On an unknown target or a malformed limit.
     RuntimeError: If the target cannot be compiled for here.
   """
   _check_callable(fun)
-  if hasattr(fun, "lower") and hasattr(fun, "trace"):
-    raise TypeError(
-      f"plan needs the function itself, got a jitted one: {fun!r}. Pass the"
-      " undecorated function, and jit's keywords to plan."
-    )
   device = None if target is None else targets.get(target)
   request = Request(
     options=options or Options(),
@@ -125,8 +126,29 @@ def plan(
     target=device,
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
+  if jit_kwargs and hasattr(fun, "trace"):
+    raise TypeError(
+      f"{next(iter(jit_kwargs))} is for functions that are not jitted; {fun!r}"
+      " is, and has its own."
+    )
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}
   return StepPlanner(fun, jit_kwargs, request).plan(args, call_kwargs)
+
+
+def _doors_are_known(*, is_needed: bool) -> bool:
+  """Whether programs can be planned with this version of jax.
+
+  Raises:
+    RuntimeError: If not, and it is needed.
+  """
+  try:
+    jax_doors.install()
+  except RuntimeError as error:
+    if is_needed:
+      raise
+    warnings.warn(f"{error} XLA's own plans run.", stacklevel=3)
+    return False
+  return True
 
 
 def _check_callable(fun: Any) -> None:

@@ -129,7 +129,9 @@ class StepPlanner:
 
     # A new function: jax remembers what others did when they were traced, and
     # a step may look at the device.
-    jitted = jax.jit(step, **self._jit_kwargs)
+    jitted = self._fun
+    if not hasattr(jitted, "trace"):
+      jitted = jax.jit(step, **self._jit_kwargs)
     target = self._request.target
     return TracedStep(targets.trace(jitted, args, kwargs, target), target)
 

@@ -411,9 +411,21 @@ class PlanTest(parameterized.TestCase):
       jaxmem.plan(branches, *arrays(), target="h300")
 
   @parameterized.parameters(jax.jit, jaxmem.jit)
-  def test_jitted_functions_are_refused(self, jit):
-    with self.assertRaisesRegex(TypeError, "needs the function itself"):
-      jaxmem.plan(jit(branches), *arrays())
+  def test_jitted_functions_are_planned_as_they_are(self, jit):
+    def step(x, y):
+      return branches(x, y), x + 1
+
+    plan = jaxmem.plan(jit(step, donate_argnums=0), *arrays())
+    expected = jaxmem.plan(step, *arrays(), donate_argnums=0)
+    self.assertEqual(plan.temp_bytes, expected.temp_bytes)
+    self.assertEqual(plan.alias_bytes, expected.alias_bytes)
+    self.assertEqual(plan.name, "step")
+    self.assertEqual(
+      [advice.status for advice in plan.donation],
+      [advice.status for advice in expected.donation],
+    )
+    with self.assertRaisesRegex(TypeError, "donate_argnums is for functions"):
+      jaxmem.plan(jit(step), *arrays(), donate_argnums=0)
 
   def test_not_callable(self):
     with self.assertRaisesRegex(TypeError, "fun must be callable, got 3"):

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 from absl.testing import absltest, parameterized
 
 import jaxmem
@@ -30,6 +31,7 @@ def _factory(batch: int) -> tuple[Any, Any, dict[str, Any]]:
 
 class MaxBatchTest(parameterized.TestCase):
   @parameterized.parameters((1, 1), (64, 32))
+  @pytest.mark.slow
   def test_the_next_batch_does_not_fit(self, start, multiple_of):
     found = jaxmem.max_batch(
       _factory,

@@ -8,6 +8,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import record_modules
 import small_steps
 from absl.testing import absltest, parameterized
@@ -87,11 +88,13 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual(_budget(plan).extra, 0)
     self.assertIn("without recomputing", str(plan))
 
+  @pytest.mark.slow
   def test_a_larger_limit_costs_no_more(self):
     plans = [_plan(_limit(f)) for f in (0.7, 0.8, 0.9, 1.0)]
     extra = [_budget(plan).extra_s for plan in plans]
     self.assertEqual(extra, sorted(extra, reverse=True))
 
+  @pytest.mark.slow
   def test_the_smallest_limit_is_feasible_and_less_is_not(self):
     with self.assertRaisesRegex(
       jaxmem.InfeasibleError, "No plan of _step fits .*Needed at once"

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import record_modules
 from absl.testing import absltest, parameterized
 from jax import lax
@@ -57,6 +58,7 @@ class ZooTest(parameterized.TestCase):
     self.assertEqual(*outputs)
     self.assertLessEqual(pair.planned_bytes, pair.baseline_bytes)
 
+  @pytest.mark.slow
   def test_most_plans_change_something(self):
     # Else the parity above would say nothing.
     pairs = [record_modules.zoo_pair(name) for name in _MODELS]

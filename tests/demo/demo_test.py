@@ -3,6 +3,7 @@ import io
 from unittest import mock
 
 import jax
+import pytest
 from absl.testing import absltest, parameterized
 
 from jaxmem.demo import cases, main, planning, running
@@ -22,6 +23,7 @@ class CasesTest(parameterized.TestCase):
     self.assertEqual(loss.shape, ())
 
   @parameterized.parameters(*cases.tiny_cases())
+  @pytest.mark.slow
   def test_loss_falls(self, case):
     step = jax.jit(case.step)
     state, batch = case.state(), case.random_batch()
@@ -33,6 +35,7 @@ class CasesTest(parameterized.TestCase):
 
 
 class DemoTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_quick_demo_shows_plans_and_equal_outputs(self):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -69,6 +72,7 @@ class DemoTest(absltest.TestCase):
       planning.show_plans(cases.tiny_cases(), ["h200"])
     self.assertIn("h200 left out", out.getvalue())
 
+  @pytest.mark.slow
   def test_a_lost_process_is_an_error(self):
     with (
       running.Worker("tiny", 0, "no.such.compiler") as worker,

@@ -7,6 +7,7 @@ import tempfile
 from unittest import mock
 
 import jax
+import pytest
 import record_modules
 from absl.testing import absltest, parameterized
 from jaxmem_hlo import compiler_hook
@@ -27,12 +28,14 @@ def _plan(model: str, **kwargs) -> jaxmem.Plan:
 
 class PlanTest(parameterized.TestCase):
   @parameterized.parameters("resnet50", "scan_transformer")
+  @pytest.mark.slow
   def test_verifies_on_what_xla_allocated(self, model):
     plan = _plan(model)
     self.assertNotEqual(plan.status, "baseline")
     report = plan.verify()
     self.assertGreater(report.num_reads, plan.num_instructions)
 
+  @pytest.mark.slow
   def test_verifies_for_a_device_that_is_not_here(self):
     if not targets.is_available("h200"):
       self.skipTest("needs jax's CUDA plugin")
@@ -69,6 +72,7 @@ class PlanTest(parameterized.TestCase):
       record_modules.temp_bytes(kept), record_modules.temp_bytes(baseline)
     )
 
+  @pytest.mark.slow
   def test_verify_option_replays_every_plan(self):
     with mock.patch.object(
       reorder.replay,

@@ -7,6 +7,7 @@ import cpu_steps
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.cpu_executable import (
   PlacementItem,
@@ -21,6 +22,7 @@ from jaxmem.runtime import kept_arena
 
 class KeepTest(parameterized.TestCase):
   @parameterized.parameters(*cpu_steps.MODELS, "moe_transformer")
+  @pytest.mark.slow
   def test_same_bits_in_an_arena_that_stays(self, name):
     compiled = cpu_steps.pair(name)[0]
     kept = _keep(cpu_steps.fresh(name))

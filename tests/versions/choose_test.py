@@ -7,6 +7,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from version_cases import (
   OPTIONS,
@@ -230,6 +231,7 @@ class MonotoneTest(parameterized.TestCase):
       self.assertLessEqual(seconds, max(before, 1.005))
       before = seconds
 
+  @pytest.mark.slow
   def test_of_a_transformer(self):
     step = zoo.build("gpt2_small", 8, size="tiny")
     jitted = jax.jit(step.function, **step.jit_kwargs)

@@ -5,6 +5,7 @@ import functools
 import random
 
 import memgraph_graphs as graphs
+import pytest
 from absl.testing import absltest, parameterized
 from memgraph_replay import RaceError, random_interleaving, replay
 
@@ -136,6 +137,7 @@ class ExampleTest(absltest.TestCase):
 
 
 class PropertyTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_random_graphs_have_no_races(self):
     num_offloads = num_built = 0
     for seed in range(_NUM_GRAPHS):

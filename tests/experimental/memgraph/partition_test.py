@@ -6,6 +6,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from benchmarks import turnip_graphs, turnip_models
@@ -235,6 +236,7 @@ class OffloadTest(parameterized.TestCase):
       self.assertGreaterEqual(moved, weights, is_event)
       self.assertLess(run.memgraph.capacity_bytes[0], weights)
 
+  @pytest.mark.slow
   def test_lora(self):
     config = turnip_models.TINY._replace(num_layers=2)
     params = turnip_models.init(config, jax.random.key(0))

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 import record_modules
 import tiny_hlo
 from absl.testing import absltest, parameterized
@@ -195,6 +196,7 @@ class ZooTest(parameterized.TestCase):
   @absltest.skipUnless(
     targets.is_available("h200"), "JAX's CUDA plugin is not installed"
   )
+  @pytest.mark.slow
   def test_h200(self, name):
     self.check(record_modules.zoo_pair(name, "h200"))
 
