@@ -28,6 +28,7 @@ from jaxmem.planning import (
   DecidedModules,
   Decision,
   LimitPlan,
+  ModulePlan,
   PlannedModule,
   Request,
   plan_frontier,
@@ -93,6 +94,10 @@ class StepPlanner:
       progress.close()
     seconds = time.perf_counter() - start
     planned = answers.planned()
+    decision = planned.decision
+    if isinstance(decision, ModulePlan) and _is_larger(compiled, baseline):
+      planned = PlannedModule.of(planned.given, decision.as_given())
+      compiled = baseline
     budget = None
     if isinstance(planned.decision, LimitPlan):
       device = self._request.device(planned.decision.platform)
@@ -273,14 +278,19 @@ def _result(
   decision = planned.decision
   ordered = decision.base if isinstance(decision, LimitPlan) else decision
   memory = _memory(compiled)
+  own_bytes = _memory(baseline).temp_size_in_bytes
+  is_exact = (
+    own_bytes == ordered.baseline_bytes
+    and memory.temp_size_in_bytes == decision.planned_bytes
+  )
   before = AssignmentModel(planned.given, decision.platform).assign()
   return Plan(
     name=program.name,
     target=program.target,
-    status=_status(decision),
+    status=_status(decision, is_exact=is_exact),
     method=ordered.method,
     is_order_proved=ordered.search_proved,
-    baseline_temp_bytes=_memory(baseline).temp_size_in_bytes,
+    baseline_temp_bytes=own_bytes,
     temp_bytes=memory.temp_size_in_bytes,
     predicted_temp_bytes=decision.planned_bytes,
     baseline_predicted_bytes=ordered.baseline_bytes,
@@ -313,6 +323,14 @@ def _result(
   )
 
 
+def _is_larger(
+  compiled: jax.stages.Compiled, baseline: jax.stages.Compiled
+) -> bool:
+  """Whether a plan takes more than XLA's own, whatever was predicted."""
+  planned, own = _memory(compiled), _memory(baseline)
+  return planned.temp_size_in_bytes > own.temp_size_in_bytes
+
+
 def _memory(compiled: jax.stages.Compiled) -> Any:
   memory = compiled.memory_analysis()
   if memory is None:
@@ -323,10 +341,15 @@ def _memory(compiled: jax.stages.Compiled) -> Any:
   return memory
 
 
-def _status(decision: Decision) -> Status:
-  if not isinstance(decision, LimitPlan):
-    return decision.status
-  return "feasible" if decision.edits else decision.base.status
+def _status(decision: Decision, *, is_exact: bool) -> Status:
+  if isinstance(decision, LimitPlan):
+    status = "feasible" if decision.edits else decision.base.status
+  else:
+    status = decision.status
+  if status == "optimal" and not is_exact:
+    # What was proven, was proven of a prediction that XLA did not confirm.
+    return "feasible" if decision.is_changed else "baseline"
+  return status
 
 
 def _host(

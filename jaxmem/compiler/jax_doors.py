@@ -27,6 +27,7 @@ from typing import Any, Protocol
 import jax
 from jax._src import compiler as _compiler
 from jax._src import config as _config
+from jax._src import core as _core
 from jax._src import pjit as _pjit
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.interpreters import pxla as _pxla
@@ -323,6 +324,11 @@ def _tagged(computation: Any, tag: str) -> Any:
 def devices(lowered: Any) -> list[Any]:
   """Returns the devices that `Lowering.lower`'s result is to run on."""
   return list(lowered._device_list)
+
+
+def is_tracing() -> bool:
+  """Whether something is being traced in this thread."""
+  return not _core.trace_state_clean()
 
 
 def trace_context() -> Any:

@@ -134,10 +134,12 @@ class _Compile:
     Args:
       temp_bytes: Temporaries of the planned program, by XLA's figures.
     """
-    if self.planned is None or not self.planned.decision.is_changed:
+    planned = self.planned
+    if planned is None or self.is_limited or not planned.decision.is_changed:
       return False
     # Where a prediction missed, that of XLA's own plan may have missed, too.
-    return not self.is_limited and temp_bytes != self.planned.planned_bytes
+    # Branches that write in place are not always predicted right.
+    return temp_bytes != planned.planned_bytes or planned.has_branches
 
   def record(self, executable: Any, total_s: float) -> CompileRecord:
     """Says what became of it, for the table.

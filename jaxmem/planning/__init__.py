@@ -1,7 +1,12 @@
 """Decides what becomes of one scheduled module: its order, and edits of it."""
 
 from jaxmem.planning.decided import DecidedModule, DecidedModules
-from jaxmem.planning.decision import Decision, LimitPlan, PlannedModule
+from jaxmem.planning.decision import (
+  Decision,
+  LimitPlan,
+  ModulePlan,
+  PlannedModule,
+)
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.planning.frontier import plan_frontier
 from jaxmem.planning.request import Request
@@ -14,6 +19,7 @@ __all__ = [
   "Decision",
   "LimitPlan",
   "LimitPlanner",
+  "ModulePlan",
   "PlannedModule",
   "Request",
   "plan_frontier",

@@ -65,6 +65,16 @@ class ModulePlan:
     changed = module.with_bitcasts(self.removed_copies)
     return changed.with_schedules(self.orders)
 
+  def as_given(self) -> ModulePlan:
+    """Returns the plan that changes nothing."""
+    return dataclasses.replace(
+      self,
+      orders={},
+      removed_copies=(),
+      planned_bytes=self.baseline_bytes,
+      status="baseline",
+    )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LimitPlan:
@@ -156,3 +166,12 @@ class PlannedModule[D: Decision]:
   def planned_bytes(self) -> int:
     """Predicted temporaries of the planned module."""
     return self.decision.planned_bytes
+
+  @property
+  def has_branches(self) -> bool:
+    """Whether the module holds a conditional."""
+    return any(
+      instruction.opcode == "conditional"
+      for computation in self.given.computations
+      for instruction in computation.instructions
+    )

@@ -33,7 +33,8 @@ class ArenaKeepingJit:
     functools.update_wrapper(self, jitted)
     self._jitted = jitted
     self._compiled: dict[Hashable, Callable[..., Any]] = {}
-    self._lock = threading.Lock()
+    # A function may call itself while it is traced for a compile.
+    self._lock = threading.RLock()
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
     """Calls the function."""
@@ -63,12 +64,19 @@ class ArenaKeepingJit:
     return self if instance is None else functools.partial(self, instance)
 
   def __getattr__(self, name: str) -> Any:
+    if name == "__wrapped__":
+      # It is being copied, and has no attributes of its own yet.
+      raise AttributeError(name)
     return getattr(self.__wrapped__, name)
 
   def _compile(
     self, args: tuple[Any, ...], kwargs: dict[str, Any]
   ) -> Callable[..., Any]:
-    compiled = self._jitted.lower(*args, **kwargs).compile()
+    traced = self._jitted.trace(*args, **kwargs)
+    if traced.jaxpr.effects:
+      # It writes into references of the user's, or talks to the host.
+      return self._jitted
+    compiled = traced.lower().compile()
     shardings = (compiled.input_shardings, compiled.output_shardings)
     devices = {d for s in jax.tree.leaves(shardings) for d in s.device_set}
     memory = compiled.memory_analysis()
@@ -81,9 +89,16 @@ class ArenaKeepingJit:
 def _signature(
   args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Hashable | None:
-  """Returns what the function is compiled for; None if it is being traced."""
+  """Returns what the function is compiled for.
+
+  None where the jitted function is to be called: while something is traced,
+  where results are checked for NaNs, and for what is no plain array.
+  """
   leaves, tree = jax.tree.flatten((args, kwargs))
-  if any(isinstance(leaf, Tracer) for leaf in leaves):
+  is_checked = jax.config.jax_debug_nans or jax.config.jax_debug_infs
+  if is_checked or jax_doors.is_tracing():
+    return None
+  if not all(map(_is_plain, leaves)):
     return None
   settings = jax_doors.trace_context()
   try:
@@ -91,6 +106,19 @@ def _signature(
   except TypeError:
     # No array: jax says so.
     return None
+
+
+def _is_plain(leaf: Any) -> bool:
+  """Whether a compiled function takes the leaf as it was compiled."""
+  if isinstance(leaf, Tracer):
+    return False
+  if not isinstance(leaf, jax.Array):
+    return True
+  if not hasattr(leaf, "format"):
+    return False  # A reference.
+  layout = leaf.format.layout
+  order = getattr(layout, "major_to_minor", None)
+  return order is None or tuple(order) == tuple(range(leaf.ndim))
 
 
 def _kind(leaf: Any) -> Hashable:

@@ -88,7 +88,9 @@ class KeptArena:
       return self._free.pop()
     except IndexError:
       *_, device = jax.tree.leaves(self._flat.input_shardings)
-      return jnp.zeros(self.arena_bytes, jnp.uint8, device=device)
+      # The user's guard is for the user's transfers.
+      with jax.transfer_guard("allow"):
+        return jnp.zeros(self.arena_bytes, jnp.uint8, device=device)
 
 
 def keep(
