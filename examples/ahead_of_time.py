@@ -1,6 +1,7 @@
 """A convolutional net in plain jax, compiled ahead of time."""
 
 import hashlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ rng = np.random.default_rng(0)
 params = {
   "kernels": [
     0.1 * rng.standard_normal((3, 3, old, new), dtype=np.float32)
-    for old, new in zip(CHANNELS[:-1], CHANNELS[1:], strict=True)
+    for old, new in itertools.pairwise(CHANNELS)
   ],
   "head": 0.1 * rng.standard_normal((CHANNELS[-1], 10), dtype=np.float32),
 }
