@@ -1,4 +1,4 @@
-"""`python -m jaxmem`: plan a step, place buffers, or see a demo.
+"""`python -m jaxmem`: run a script, plan a step, place buffers, or see a demo.
 
 Nothing here touches jax's backends before a command asks for them, so that
 planning for a device that is not here can keep jax on the CPU.
@@ -10,6 +10,8 @@ Exit codes:
   2: The command was wrong; one line on stderr says how.
   3: It failed: the factory or the step raised an error, or jaxmem did. The
     traceback is on stderr.
+
+`run` ends as its script does.
 """
 
 from __future__ import annotations
@@ -104,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     required=True, metavar="COMMAND", parser_class=_CommandParser
   )
   for name, define, text in (
+    ("run", _add_run, "run a script as it is, with its steps planned"),
     ("plan", _add_plan, "plan a step and print the plan"),
     ("place", _add_place, "place buffers of a CSV file in an arena"),
     (
@@ -115,6 +118,12 @@ def _parser() -> argparse.ArgumentParser:
   ):
     commands.add_parser(name, define=define, help=text)
   return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+  from jaxmem.entry import command
+
+  command.add_run(parser)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:

@@ -179,6 +179,7 @@ class MainTest(parameterized.TestCase):
       self.assertIn(text, out)
 
   @parameterized.parameters(
+    ("run", "--only"),
     ("plan", "--memory-limit"),
     ("place", "--capacity"),
     ("memcost", "--coarse"),

@@ -1,5 +1,6 @@
 """How programs reach the planner: jaxmem.jit, jaxmem.enable, a script's run."""
 
+from jaxmem.entry import command
 from jaxmem.entry.enabling import PLANNED, Enabled, disable, enable
 from jaxmem.entry.memory import MemoryLimit
 from jaxmem.entry.policy import Only, Policy
@@ -12,6 +13,7 @@ __all__ = [
   "MemoryLimit",
   "Only",
   "Policy",
+  "command",
   "disable",
   "enable",
   "table",

@@ -291,7 +291,7 @@ class PlannedCompiles:
       raise compile_.error from None
     finally:
       seconds = time.perf_counter() - start + asked.planning_s
-      self.records.add(compile_.record(executable, seconds))
+      self.records.add(compile_.record(executable, seconds), compile_.planned)
       self._tell(compile_)
 
   @contextlib.contextmanager

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from jaxmem import units
+from jaxmem.planning import Decision, PlannedModule
 
 # Of so many functions at least the compiles are told apart; a process that
 # makes functions without end must not fill its memory with their records.
 _MAX_RECORDS = 10_000
+_HEADER = (
+  *("function", "compiles", "XLA", "planned", "limit", "planning", "in all"),
+  "why not planned",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +44,40 @@ class CompileRecord:
   why_not: str
 
 
+# Hears of each compile, with the module that was planned if one was.
+Listener = Callable[[CompileRecord, PlannedModule[Decision] | None], None]
+
+
 class Records:
-  """The records of a process; threads may add to them at once."""
+  """The records of a process; threads may add to them at once.
+
+  Attributes:
+    listener: Hears of each compile in the thread that compiles, before jax
+      gets the program; what it raises reaches whoever called the function.
+  """
 
   def __init__(self):
+    self.listener: Listener | None = None
     self._lock = threading.Lock()
     self._records: list[CompileRecord] = []
     self._num_dropped = 0
 
-  def add(self, record: CompileRecord) -> None:
-    """Appends a record."""
+  def add(
+    self, record: CompileRecord, planned: PlannedModule[Decision] | None = None
+  ) -> None:
+    """Appends a record, and tells the listener.
+
+    Args:
+      record: What became of a compile.
+      planned: The module that was planned; None where none was.
+    """
     with self._lock:
       if len(self._records) < _MAX_RECORDS:
         self._records.append(record)
       else:
         self._num_dropped += 1
+    if self.listener is not None:
+      self.listener(record, planned)
 
   def all(self) -> list[CompileRecord]:
     """Returns the records, oldest first."""
@@ -67,26 +91,37 @@ def table(records: Iterable[CompileRecord]) -> str:
   Of several compiles of a function the largest program is shown, and the time
   of all.
   """
+  return "\n".join(_line(cells) for cells in table_cells(records))
+
+
+def table_cells(records: Iterable[CompileRecord]) -> list[tuple[str, ...]]:
+  """Returns the cells of the table, row by row, the header first."""
   groups: dict[str, list[CompileRecord]] = {}
   for record in records:
     groups.setdefault(record.function, []).append(record)
-  lines = [
-    f"{'function':<28} {'compiles':>8} {'XLA':>10} {'planned':>10}"
-    f" {'limit':>10} {'planning':>9} {'in all':>9}  why not planned"
-  ]
-  lines += [_line(function, group) for function, group in groups.items()]
-  return "\n".join(line.rstrip() for line in lines)
+  rows = [_cells(function, group) for function, group in groups.items()]
+  return [_HEADER, *rows]
 
 
-def _line(function: str, records: list[CompileRecord]) -> str:
+def _line(cells: tuple[str, ...]) -> str:
+  function, compiles, xla, planned, limit, planning, total, why_not = cells
+  line = (
+    f"{function:<28} {compiles:>8} {xla:>10} {planned:>10} {limit:>10}"
+    f" {planning:>9} {total:>9}  {why_not}"
+  )
+  return line.rstrip()
+
+
+def _cells(function: str, records: list[CompileRecord]) -> tuple[str, ...]:
   largest = max(records, key=lambda r: r.planned_bytes or 0)
   sizes = (largest.xla_bytes, largest.planned_bytes, largest.limit_bytes)
-  xla, planned, limit = (
-    "-" if size is None else units.format_bytes(size) for size in sizes
-  )
   planning_s = sum(record.planning_s for record in records)
   total_s = sum(record.total_s for record in records)
   return (
-    f"{function:<28} {len(records):>8} {xla:>10} {planned:>10} {limit:>10}"
-    f" {planning_s:>7.2f} s {total_s:>7.2f} s  {largest.why_not}"
+    function,
+    str(len(records)),
+    *("-" if size is None else units.format_bytes(size) for size in sizes),
+    f"{planning_s:.2f} s",
+    f"{total_s:.2f} s",
+    largest.why_not,
   )

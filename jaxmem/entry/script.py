@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import runpy
@@ -30,11 +31,15 @@ class Script:
     if not self._is_module and not pathlib.Path(self._name).is_file():
       raise ValueError(f"there is no script {self._name!r}.")
 
-  def run(self) -> None:
+  def run(self) -> BaseException | None:
     """Runs it as `__main__`, as Python itself would.
 
-    What it raises, SystemExit among it, is raised here, with a traceback that
-    begins in the script.
+    Returns:
+      What ended it, SystemExit among it, with a traceback that begins in the
+      script; None if it ran to its end.
+
+    Raises:
+      ValueError: If there is no such module.
     """
     sys.argv = [self._name, *self._args]
     sys.path[0] = self._folder()
@@ -44,7 +49,11 @@ class Script:
       else:
         runpy.run_path(self._name, run_name="__main__")
     except BaseException as error:
-      raise error.with_traceback(_of_the_script(error.__traceback__)) from None
+      own = _of_the_script(error.__traceback__)
+      if self._is_module and own is None and isinstance(error, ImportError):
+        raise ValueError(f"{error}.") from None
+      return error.with_traceback(own)
+    return None
 
   def _folder(self) -> str:
     if self._is_module:
@@ -52,12 +61,15 @@ class Script:
     return str(pathlib.Path(self._name).resolve().parent)
 
 
-def _of_the_script(
-  traceback: TracebackType | None,
-) -> TracebackType | None:
-  """Leaves out the frames of jaxmem and of runpy that come first."""
-  ours = {__file__, runpy.__file__, "<frozen runpy>"}
-  found = traceback
-  while found is not None and found.tb_frame.f_code.co_filename in ours:
-    found = found.tb_next
-  return found or traceback
+def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
+  """Leaves out the frames of jaxmem and of Python's machinery that come first.
+
+  None is left where nothing of the script ran, as after a syntax error.
+  """
+  ours = (__file__, runpy.__file__, importlib.util.__file__)
+  while traceback is not None:
+    file = traceback.tb_frame.f_code.co_filename
+    if file not in ours and not file.startswith("<frozen "):
+      break
+    traceback = traceback.tb_next
+  return traceback

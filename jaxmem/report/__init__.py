@@ -4,7 +4,9 @@ from jaxmem.report import donation, layout, signature
 from jaxmem.report.frontier import Frontier, Point
 from jaxmem.report.plan import Plan, PlannedProgram
 from jaxmem.report.plan_data import Budget, HostTraffic, Status
+from jaxmem.report.plan_page import plan_html
 from jaxmem.report.progress import Progress
+from jaxmem.report.timeline import Table
 
 __all__ = [
   "Budget",
@@ -15,7 +17,9 @@ __all__ = [
   "Point",
   "Progress",
   "Status",
+  "Table",
   "donation",
   "layout",
+  "plan_html",
   "signature",
 ]

@@ -7,7 +7,7 @@ which bands. `timeline.render_html` draws them, and knows nothing of plans.
 from collections.abc import Sequence
 
 from jaxmem.report.layout import Layout, PlannedBuffer, live_bytes
-from jaxmem.report.timeline import Arena, Rectangle, render_html
+from jaxmem.report.timeline import Arena, Rectangle, Table, render_html
 
 # A slot that holds an argument and the output that follows it has two values;
 # it is drawn when something else moves in between.
@@ -21,6 +21,7 @@ def plan_html(
   *,
   lower_bound_bytes: int,
   facts: Sequence[tuple[str, str]],
+  table: Table | None = None,
 ) -> str:
   """Returns a page that shows a plan beside XLA's own.
 
@@ -30,6 +31,7 @@ def plan_html(
     after: jaxmem's.
     lower_bound_bytes: No order of the program has smaller temporaries.
     facts: Pairs of a label and a value, shown above the picture.
+    table: Shown above the facts, if there is one.
   """
   slots = _shared_slots(before) | _shared_slots(after)
   return render_html(
@@ -41,6 +43,7 @@ def plan_html(
     after=_arena("jaxmem", after, slots),
     lower_bound_bytes=lower_bound_bytes,
     facts=facts,
+    table=table,
   )
 
 

@@ -20,6 +20,7 @@ import html
 import importlib.resources
 import json
 import string
+import urllib.parse
 from collections.abc import Sequence
 
 KINDS = ("temp", "donated", "output", "parameter")
@@ -106,6 +107,22 @@ class Arena:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+  """A table above the picture.
+
+  Attributes:
+    header: What the columns are.
+    rows: Cells, as many in each row as columns.
+    links: For each row the file beside this page that its first cell leads to;
+      empty for none.
+  """
+
+  header: tuple[str, ...]
+  rows: tuple[tuple[str, ...], ...]
+  links: tuple[str, ...]
+
+
 def render_html(
   *,
   title: str,
@@ -114,8 +131,9 @@ def render_html(
   after: Arena,
   lower_bound_bytes: int | None,
   facts: Sequence[tuple[str, str]] = (),
+  table: Table | None = None,
 ) -> str:
-  """Returns the page, UTF-8 text without references to other files.
+  """Returns the page, UTF-8 text that loads no other files.
 
   Deterministic: the same arguments give the same text.
 
@@ -127,11 +145,13 @@ def render_html(
     lower_bound_bytes: What no order can go below, in bytes, drawn as a line
       over the live bytes of both sides. None if unknown.
     facts: Pairs of a label and a value, shown in this order above the picture.
+    table: Shown above the picture and the facts, if there is one.
   """
   data = _encode((before, after), lower_bound_bytes)
   return string.Template(_read("timeline.html")).substitute(
     title=html.escape(title),
     subtitle=html.escape(subtitle),
+    table="" if table is None else _table_html(table),
     facts="\n".join(
       f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>"
       for label, value in facts
@@ -139,6 +159,21 @@ def render_html(
     style=_read("timeline.css"),
     script="\n".join(_read(name) for name in _SCRIPTS),
     data=_script_safe(json.dumps(data, separators=(",", ":"))),
+  )
+
+
+def _table_html(table: Table) -> str:
+  heads = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
+  rows = []
+  for cells, link in zip(table.rows, table.links, strict=True):
+    first, *others = map(html.escape, cells)
+    if link:
+      first = f'<a href="{urllib.parse.quote(link)}">{first}</a>'
+    rows.append("".join(f"<td>{cell}</td>" for cell in (first, *others)))
+  body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+  return (
+    f'<table class="functions"><thead><tr>{heads}</tr></thead>\n'
+    f"<tbody>{body}</tbody></table>"
   )
 
 

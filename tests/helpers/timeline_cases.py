@@ -72,8 +72,11 @@ def render(before=None, after=None, **kwargs):
 def render_hostile():
   rectangle = make_rectangle(HOSTILE, 1, 0, 0, 1, source=HOSTILE)
   arena = make_arena(HOSTILE, [rectangle], 1)
-  facts = [(HOSTILE, HOSTILE)]
-  return render(arena, arena, title=HOSTILE, subtitle=HOSTILE, facts=facts)
+  texts = {"title": HOSTILE, "subtitle": HOSTILE, "facts": [(HOSTILE, HOSTILE)]}
+  table = timeline.Table(
+    header=(HOSTILE,), rows=((HOSTILE,),), links=(HOSTILE,)
+  )
+  return render(arena, arena, table=table, **texts)
 
 
 def peak(arena):

@@ -39,7 +39,7 @@ class PageTest(parameterized.TestCase):
     data = _data(page)
     self.assertEqual(data["names"], [cases.HOSTILE])
     self.assertEqual(data["arenas"][0]["title"], cases.HOSTILE)
-    self.assertEqual(page.count(html.escape(cases.HOSTILE)), 5)
+    self.assertEqual(page.count(html.escape(cases.HOSTILE)), 7)
 
   def test_refers_to_nothing_outside(self):
     page = cases.render()

@@ -1,0 +1,154 @@
+"""The pages of a run: every planned function's picture, and the table."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import threading
+from collections.abc import Sequence
+
+from jaxmem_hlo.assignment import AssignmentModel
+
+from jaxmem import units
+from jaxmem.entry.records import CompileRecord, table_cells
+from jaxmem.planning import Decision, LimitPlan, PlannedModule
+from jaxmem.report import Table, layout, plan_html
+
+Facts = list[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Picture:
+  """One compile, as its page shows it.
+
+  Attributes:
+    record: What became of it.
+    before: XLA's own plan.
+    after: jaxmem's.
+    lower_bound_bytes: No order of the program has smaller temporaries.
+    facts: The main figures.
+  """
+
+  record: CompileRecord
+  before: layout.Layout
+  after: layout.Layout
+  lower_bound_bytes: int
+  facts: Facts
+
+
+class Pictures:
+  """Keeps what pages need, of each function's largest program.
+
+  Threads may add to them at once.
+  """
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._of_function: dict[str, _Picture] = {}
+
+  def add(
+    self, record: CompileRecord, planned: PlannedModule[Decision]
+  ) -> None:
+    """Keeps a plan, unless a larger program of the function is kept."""
+    with self._lock:
+      known = self._of_function.get(record.function)
+      if known is not None and _bytes(record) <= _bytes(known.record):
+        return
+      self._of_function[record.function] = _picture(record, planned)
+
+  def save(
+    self, path: pathlib.Path, records: Sequence[CompileRecord]
+  ) -> list[pathlib.Path]:
+    """Writes a page for each function, with the table of all on each.
+
+    Args:
+      path: Of the page of the largest program. The others lie beside it, and
+        their functions' names are part of theirs.
+      records: What the table shows.
+
+    Returns:
+      The files, that at `path` first; none if nothing was planned.
+
+    Raises:
+      OSError: If a file cannot be written.
+    """
+    pictures = sorted(
+      self._of_function.values(), key=lambda p: _bytes(p.record), reverse=True
+    )
+    files = _files(path, [p.record.function for p in pictures])
+    header, *rows = table_cells(records)
+    links = tuple(files[row[0]].name if row[0] in files else "" for row in rows)
+    table = Table(header=header, rows=tuple(rows), links=links)
+    for picture in pictures:
+      page = plan_html(
+        picture.record.function,
+        picture.before,
+        picture.after,
+        lower_bound_bytes=picture.lower_bound_bytes,
+        facts=picture.facts,
+        table=table,
+      )
+      files[picture.record.function].write_text(page, encoding="utf-8")
+    return list(files.values())
+
+
+def main_figures(
+  record: CompileRecord, planned: PlannedModule[Decision]
+) -> Facts:
+  """Returns the main figures of a plan, as labels and values."""
+  decision = planned.decision
+  facts = []
+  base = decision
+  if isinstance(decision, LimitPlan):
+    base = decision.base
+    extra = 100 * decision.extra_s / decision.step_s if decision.step_s else 0.0
+    facts = [
+      ("Memory limit", units.format_bytes(decision.limit_bytes)),
+      ("Operations run twice", str(len(decision.edits.recomputes))),
+      ("Moved to the host", str(len(decision.edits.offloads))),
+      ("Extra time by estimate", f"{extra:+.1f} %"),
+    ]
+  assert not isinstance(base, LimitPlan)
+  return [
+    ("Status", base.status),
+    ("XLA's temporaries", units.format_bytes(base.baseline_bytes)),
+    ("Planned temporaries", units.format_bytes(decision.planned_bytes)),
+    ("Lower bound", units.format_bytes(decision.lower_bound_bytes)),
+    ("Whole program", units.format_bytes(_bytes(record))),
+    ("Instructions", str(base.num_instructions)),
+    ("Copies removed", str(len(base.removed_copies))),
+    *facts,
+  ]
+
+
+def _picture(
+  record: CompileRecord, planned: PlannedModule[Decision]
+) -> _Picture:
+  platform = planned.decision.platform
+  own = AssignmentModel(planned.given, platform).assign()
+  return _Picture(
+    record=record,
+    before=layout.describe(planned.given, own),
+    after=layout.describe(planned.module, planned.model.assign()),
+    lower_bound_bytes=planned.decision.lower_bound_bytes,
+    facts=main_figures(record, planned),
+  )
+
+
+def _bytes(record: CompileRecord) -> int:
+  return record.planned_bytes or 0
+
+
+def _files(
+  path: pathlib.Path, functions: Sequence[str]
+) -> dict[str, pathlib.Path]:
+  """Returns a file for each function: the path itself for the first."""
+  files: dict[str, pathlib.Path] = {}
+  for function in functions:
+    safe = re.sub(r"[^\w.-]+", "_", function)
+    file = path.with_name(f"{path.stem}.{safe}{path.suffix}") if files else path
+    if file in files.values():
+      file = file.with_name(f"{file.stem}.{len(files)}{file.suffix}")
+    files[function] = file
+  return files
