@@ -326,6 +326,11 @@ def devices(lowered: Any) -> list[Any]:
   return list(lowered._device_list)
 
 
+def program(lowered: Any) -> Any:
+  """Returns the module of what was lowered; jax keeps one for what is alike."""
+  return lowered._hlo
+
+
 def is_tracing() -> bool:
   """Whether something is being traced in this thread."""
   return not _core.trace_state_clean()

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax.extend import core
 from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 
@@ -178,7 +179,12 @@ class PlannedCompiles:
     self._lock = threading.Lock()
     self._policies: dict[str, Policy] = {}
     self._enabled: Policy | None = None
-    self._asked: dict[str, _Asked] = {}
+    # By program as written, policy and limit: the version, and its option.
+    self._picked: dict[
+      tuple[int, str, int], tuple[core.Jaxpr, str, _Asked]
+    ] = {}
+    # By option, once for each program that was lowered with it.
+    self._asked: dict[str, list[_Asked]] = {}
     self._numbers = itertools.count()
     self._compiles: list[_Compile] = []
     self._warned: set[str] = set()
@@ -221,12 +227,16 @@ class PlannedCompiles:
 
   def compile(self, compiling: jax_doors.Compiling) -> Any:
     """Compiles a program, planned if its policy says so."""
-    asked = self._asked.get(compiling.option)
-    if asked is None:
+    found = self._asked.get(compiling.option)
+    if found:
+      asked = found[-1]
+    else:
       policy = self._policies.get(compiling.option)
       if policy is None or policy.limit is not None:
-        # Of another process, or lowered for no device in particular.
-        return compiling.run(None)
+        raise PlanningError(
+          f"{compiling.name} has a memory limit, but was not lowered for the"
+          " devices that it is compiled for; lower it without platforms."
+        )
       asked = _Asked(policy=policy, request=Request(options=policy.options))
     return self._compile(compiling, asked)
 
@@ -242,7 +252,8 @@ class PlannedCompiles:
     start = time.perf_counter()
     assert policy.limit is not None
     step = LoweredStep(lowering, lowering.jaxpr)
-    devices = jax_doors.devices(step.lower())
+    as_written = step.lower()
+    devices = jax_doors.devices(as_written)
     if any(d.platform not in ("cpu", "gpu", "cuda") for d in devices):
       raise PlanningError(
         f"{lowering.name} has a memory limit, but jaxmem plans for CPUs and"
@@ -250,29 +261,60 @@ class PlannedCompiles:
       )
     limit_bytes = policy.limit.in_bytes(devices, step.argument_bytes)
     request = Request(options=policy.options, limit_bytes=limit_bytes)
+    program = jax_doors.program(as_written)
+    key = id(program), policy.tag, limit_bytes
+    if key not in self._picked:
+      jaxpr, asked = self._pick(step, policy, request, start)
+      self._picked[key] = jaxpr, f"{asked.tag}n{next(self._numbers)}", asked
+      weakref.finalize(program, self._picked.pop, key, None)
+    jaxpr, option, asked = self._picked[key]
+    lowered = lowering.lower(jaxpr, option)
+    self._asked.setdefault(option, []).append(asked)
+    weakref.finalize(lowered, self._forget, option)
+    return lowered
+
+  def _forget(self, option: str) -> None:
+    """Drops what one of the programs lowered with an option was asked."""
+    self._asked[option].pop()
+    if not self._asked[option]:
+      del self._asked[option]
+
+  def _pick(
+    self, step: LoweredStep, policy: Policy, request: Request, start: float
+  ) -> tuple[core.Jaxpr, _Asked]:
+    """Finds the version that fits, and what its compile is asked."""
+    name = step.lowering.name
     try:
       version, decided = pick(step, ScheduleCapture(request), request)
-    except InfeasibleError:
-      raise
     except Exception as error:
-      raise _planning_error(lowering.name, error) from error
+      seconds = time.perf_counter() - start
+      self.records.add(
+        CompileRecord(
+          function=name,
+          xla_bytes=None,
+          planned_bytes=None,
+          limit_bytes=request.limit_bytes,
+          planning_s=seconds,
+          total_s=seconds,
+          why_not=f"{type(error).__name__}: {error}".split(": the ")[0],
+        )
+      )
+      if isinstance(error, InfeasibleError):
+        raise
+      raise _planning_error(name, error) from error
     known = DecidedModules()
     if decided is not None:
       known.add(decided)
     asked = _Asked(
       policy=policy,
       request=request,
-      function=lowering.name,
+      function=name,
       decided=known,
       planning_s=time.perf_counter() - start,
       xla_bytes=version.xla_bytes,
       is_rewritten=version.step is not step,
     )
-    option = f"{asked.tag}n{next(self._numbers)}"
-    self._asked[option] = asked
-    lowered = lowering.lower(version.step.jaxpr, option)
-    weakref.finalize(lowered, self._asked.pop, option, None)
-    return lowered
+    return version.step.jaxpr, asked
 
   # A compile.
 
