@@ -114,10 +114,8 @@ def _is_plain(leaf: Any) -> bool:
     return False
   if not isinstance(leaf, jax.Array):
     return True
-  if not hasattr(leaf, "format"):
-    return False  # A reference.
-  layout = leaf.format.layout
-  order = getattr(layout, "major_to_minor", None)
+  form: Any = getattr(leaf, "format", None)
+  order = getattr(getattr(form, "layout", None), "major_to_minor", None)
   return order is None or tuple(order) == tuple(range(leaf.ndim))
 
 
