@@ -121,9 +121,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-  from jaxmem.entry import command
+  from jaxmem.script import add_run
 
-  command.add_run(parser)
+  add_run(parser)
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:

@@ -15,16 +15,16 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
-
-import jax
+from typing import TYPE_CHECKING
 
 from jaxmem import units
-from jaxmem.entry.enabling import PLANNED, enable
-from jaxmem.entry.pictures import Facts, Pictures, main_figures
-from jaxmem.entry.records import CompileRecord, table
-from jaxmem.entry.script import Script
 from jaxmem.options import Options
-from jaxmem.planning import Decision, PlannedModule
+from jaxmem.script.at_import import when_imported
+from jaxmem.script.script import Script
+
+if TYPE_CHECKING:
+  from jaxmem.entry import CompileRecord, Enabled, Facts, Pictures
+  from jaxmem.planning import Decision, PlannedModule
 
 # As cli.py says: the command was wrong; jaxmem failed.
 _EXIT_WRONG_COMMAND = 2
@@ -146,7 +146,10 @@ class _Run:
       self._min_bytes = units.parse_bytes(options.min_bytes, name="--min-bytes")
     self._report = _writable(options.report)
     self._json = _writable(options.json)
-    self._pictures = None if self._report is None else Pictures()
+    if options.memory_limit not in (None, "auto"):
+      units.parse_bytes(options.memory_limit, total_bytes=1 << 40)
+    self._pictures: Pictures | None = None
+    self._enabled: Enabled | None = None
     self._stop: _Stop | None = None
     # The script may point sys.stderr elsewhere.
     self._stderr = sys.stderr
@@ -159,24 +162,33 @@ class _Run:
       KeyboardInterrupt: Likewise; its traceback has been printed.
       ValueError: If the limit is malformed, or there is no such module.
     """
-    before = _jax_variables()
+    # The script may set what jax reads when it is imported.
+    when_imported("jax", self._enable)
+    ending = self._script.run()
+    if ending is not None and self._stop is None:
+      _print_error(ending)
+    self._tell()
+    return self._exit_code(ending)
+
+  def _enable(self) -> None:
+    import jax
+
+    from jaxmem.entry import PLANNED, Pictures, enable
+
     # Not as a context: threads may outlive the script's last line, and then
     # what they compile is held to the limit still.
-    enabled = enable(
+    self._enabled = enable(
       self._options.memory_limit,
       options=Options(effort=self._options.effort),
       only=None if self._options.only is None else self._only,
       min_bytes=self._min_bytes,
     )
+    if self._report is not None:
+      self._pictures = Pictures()
     if self._pictures is not None or self._options.plan_only:
       # Programs that come from jax's cache are not shown by XLA.
       jax.config.update("jax_enable_compilation_cache", False)
     PLANNED.records.listener = self._hear
-    ending = self._script.run()
-    if ending is not None and self._stop is None:
-      _print_error(ending)
-    self._tell(enabled.records, before)
-    return self._exit_code(ending)
 
   def _hear(
     self, record: CompileRecord, planned: PlannedModule[Decision] | None
@@ -189,19 +201,22 @@ class _Run:
     if not self._options.plan_only or not self._only.search(record.function):
       return
     if planned is not None:
+      from jaxmem.entry import main_figures
+
       self._stop = _Stop(record, main_figures(record, planned))
     elif record.planned_bytes >= self._min_bytes:
       self._stop = _Stop(record, None)
     if self._stop is not None:
       raise _PlannedError("The step was planned and --plan-only given.")
 
-  def _tell(
-    self, records: Sequence[CompileRecord], before: dict[str, str]
-  ) -> None:
+  def _tell(self) -> None:
     """Prints the table, and writes what else was asked for."""
+    records = [] if self._enabled is None else self._enabled.records
     with contextlib.suppress(OSError, ValueError):
       sys.stdout.flush()  # In one log, the table comes after the output.
     if records:
+      from jaxmem.entry import table
+
       self._print(table(records))
     else:
       self._print("jaxmem run: nothing was planned; see --min-bytes, --only.")
@@ -209,12 +224,6 @@ class _Run:
       self._print(f"{self._stop.record.function}, of which nothing ran:")
       for label, value in self._stop.figures:
         self._print(f"  {label:<22} {value}")
-    for name, value in _jax_variables().items():
-      if before.get(name) != value:
-        self._print(
-          f"jaxmem run: the script set {name}, which jax had read already; set"
-          " it before jaxmem runs."
-        )
     if self._json is not None:
       rows = [dataclasses.asdict(record) for record in records]
       text = json.dumps(rows, indent=2) + "\n"
@@ -225,8 +234,7 @@ class _Run:
   def _save_pages(
     self, path: pathlib.Path, records: Sequence[CompileRecord]
   ) -> None:
-    assert self._pictures is not None
-    files = self._pictures.save(path, records)
+    files = self._pictures.save(path, records) if self._pictures else []
     for file in files:
       self._print(f"wrote {file}")
     if not files:
@@ -289,8 +297,3 @@ def _writable(text: str | None) -> pathlib.Path | None:
   if path.is_dir() or not os.access(path.parent, os.W_OK):
     raise ValueError(f"cannot write {text}.")
   return path
-
-
-def _jax_variables() -> dict[str, str]:
-  """Returns the environment variables that jax reads when it is imported."""
-  return {k: v for k, v in os.environ.items() if k.startswith("JAX_")}

@@ -39,7 +39,6 @@ train_step(weights, prepare(np.ones((256, 64), np.float32)))
 print("the step ran")
 match sys.argv[1]:
   case "number":
-    os.environ["JAX_ENABLE_X64"] = "1"
     sys.exit(7)
   case "text":
     sys.exit("bad luck")
@@ -53,6 +52,20 @@ match sys.argv[1]:
     raise ValueError("for the hook")
   case "interrupt":
     os.kill(os.getpid(), 2)
+"""
+
+
+_WIDE = """
+import os
+os.environ["JAX_ENABLE_X64"] = "1"
+import jax.numpy as jnp
+import jax
+
+@jax.jit
+def squared(x):
+  return jnp.sin(x @ x)
+
+print(squared(jnp.ones((64, 64))).dtype)
 """
 
 
@@ -82,10 +95,21 @@ class RunTest(parameterized.TestCase):
     self.assertRegex(done.stderr, r"(?m)^function +compiles +XLA +planned")
     self.assertRegex(done.stderr, r"(?m)^prepare +1 ")
     self.assertRegex(done.stderr, r"(?m)^train_step +1 ")
-    self.assertIn("set JAX_ENABLE_X64, which jax had read", done.stderr)
     rows = json.loads((self.folder / "out.json").read_text(encoding="utf-8"))
     self.assertEqual([r["function"] for r in rows], ["prepare", "train_step"])
     self.assertGreater(rows[1]["planned_bytes"], 0)
+
+  def test_what_the_script_sets_before_it_imports_jax_counts(self):
+    (self.folder / "wide.py").write_text(_WIDE, encoding="utf-8")
+    done = self._run("wide.py")
+    self.assertEqual(done.stdout, "float64\n", done.stderr)
+    self.assertRegex(done.stderr, r"(?m)^squared +1 ")
+
+  def test_a_script_without_jax(self):
+    (self.folder / "plain.py").write_text("print(3)", encoding="utf-8")
+    done = self._run("plain.py")
+    self.assertEqual((done.stdout, done.returncode), ("3\n", 0))
+    self.assertIn("nothing was planned", done.stderr)
 
   def test_exit_message(self):
     done = self._run("script.py", "text")
