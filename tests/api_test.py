@@ -140,10 +140,6 @@ class JitTest(WatchedTest):
     self.assertLen(self.plans, 1)
 
 
-def _both(x, y):
-  return branches(x, y), x @ y
-
-
 class JitErrorTest(parameterized.TestCase):
   def both(self, function, *args, **kwargs):
     """Returns what calls under both raise."""

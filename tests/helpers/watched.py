@@ -20,6 +20,10 @@ def branches(x, y):
   return total
 
 
+def both(x, y):
+  return branches(x, y), x @ y
+
+
 def arrays():
   generator = np.random.default_rng(0)
   shape = (48, 48)

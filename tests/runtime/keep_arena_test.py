@@ -5,14 +5,10 @@ import warnings
 import jax
 import numpy as np
 from absl.testing import absltest
-from watched import WatchedTest, arrays, branches
+from watched import WatchedTest, arrays, both, branches
 
 import jaxmem
 from jaxmem.runtime import kept_arena
-
-
-def _both(x, y):
-  return branches(x, y), x @ y
 
 
 class KeepArenaTest(WatchedTest):
@@ -20,8 +16,8 @@ class KeepArenaTest(WatchedTest):
 
   def test_same_bits_and_one_arena_for_each_signature(self):
     x, y = arrays()
-    plain = jaxmem.jit(_both)
-    kept = jaxmem.jit(_both, options=self._OPTIONS)
+    plain = jaxmem.jit(both)
+    kept = jaxmem.jit(both, options=self._OPTIONS)
     for args in ((x, y), (x[:8], y), (x, y), (np.asarray(x), y), (x * 2, y)):
       for got, want in zip(kept(*args), plain(*args), strict=True):
         np.testing.assert_array_equal(got, want)
@@ -52,20 +48,20 @@ class KeepArenaTest(WatchedTest):
 
   def test_composes_with_jax(self):
     x, y = arrays()
-    kept = jaxmem.jit(_both, options=self._OPTIONS)
+    kept = jaxmem.jit(both, options=self._OPTIONS)
 
     def loss(x):
       return kept(x, y)[0]
 
-    expected = jax.grad(lambda x: _both(x, y)[0])(x)
+    expected = jax.grad(lambda x: both(x, y)[0])(x)
     np.testing.assert_allclose(jax.grad(loss)(x), expected, rtol=1e-3)
     np.testing.assert_allclose(jax.jit(loss)(x), loss(x), rtol=1e-4)
     with jax.disable_jit():
-      np.testing.assert_allclose(loss(x), _both(x, y)[0], rtol=1e-4)
+      np.testing.assert_allclose(loss(x), both(x, y)[0], rtol=1e-4)
 
   def test_another_precision_is_another_program(self):
     x, y = arrays()
-    kept = jaxmem.jit(_both, options=self._OPTIONS)
+    kept = jaxmem.jit(both, options=self._OPTIONS)
     kept(x, y)
     with jax.default_matmul_precision("highest"):
       kept(x, y)
@@ -74,7 +70,7 @@ class KeepArenaTest(WatchedTest):
     self.assertEmpty(kept._compiled)
 
   def test_errors_are_jaxs(self):
-    kept = jaxmem.jit(_both, options=self._OPTIONS)
+    kept = jaxmem.jit(both, options=self._OPTIONS)
     with self.assertRaisesRegex(TypeError, "missing 1 required"):
       kept(arrays()[0])
     with self.assertRaisesRegex(TypeError, "as an abstract array"):
@@ -88,7 +84,7 @@ class KeepArenaTest(WatchedTest):
 
   def test_static_arguments_are_refused(self):
     with self.assertRaisesRegex(ValueError, "support static_argnums"):
-      jaxmem.jit(_both, static_argnums=1, options=self._OPTIONS)
+      jaxmem.jit(both, static_argnums=1, options=self._OPTIONS)
 
 
 if __name__ == "__main__":
