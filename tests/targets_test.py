@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -237,8 +238,21 @@ class DevicelessTest(parameterized.TestCase):
         jax.ShapeDtypeStruct((2,), jnp.float32), sharding=None, name="h200"
       )
 
+  @parameterized.parameters("core_count", "threads_per_warp", "clock_rate_ghz")
+  def test_an_incomplete_text_does_not_reach_xla(self, field):
+    whole = targets.get("h200").config_text
+    for broken in (
+      whole.replace(f"{field}: ", "name_of_nothing: "),
+      re.sub(rf"\b{field}: [0-9.]+", f"{field}: 0", whole),
+    ):
+      with self.assertRaisesRegex(ValueError, f"it has no .*{field}"):
+        targets.get(broken).topology()
+
   def test_a_text_that_xla_refuses(self):
-    broken = targets.get(_CUSTOM.replace("core_count", "number_of_cores"))
+    whole = targets.get("h200").config_text
+    broken = targets.get(
+      whole.replace("block_dim_limit_x:", "no_such: 1 block_dim_limit_x:")
+    )
     with self.assertRaisesRegex(ValueError, "must be a GpuTargetConfigProto"):
       broken.topology()
 

@@ -21,6 +21,15 @@ FlopsKind = Literal["fp32", "tf32", "fp16", "bf16"]
 
 # Names a user may write, besides the name of each file in data/targets. Plain
 # "a100" is left out: 40 and 80 GB cards share it.
+# What XLA divides by, or loops up to.
+_NEEDED = (
+  *("threads_per_block_limit", "threads_per_warp", "threads_per_core_limit"),
+  *("shared_memory_per_block", "shared_memory_per_core", "core_count"),
+  *("fpus_per_core", "block_dim_limit_x", "block_dim_limit_y"),
+  *("block_dim_limit_z", "memory_bandwidth", "l2_cache_size"),
+  *("clock_rate_ghz", "registers_per_core_limit"),
+  "registers_per_block_limit",
+)
 _ALIASES = {
   "h200-sxm": "h200",
   "h200-141gb": "h200",
@@ -95,7 +104,8 @@ class Target:
     """Returns the topology of one such device, built once per description.
 
     Raises:
-      ValueError: If the target is the CPU, or XLA cannot read `config_text`.
+      ValueError: If the target is the CPU, or XLA cannot read `config_text`,
+        or it lacks a figure that XLA needs.
       RuntimeError: If JAX's CUDA plugin is missing or did not load.
     """
     if self.platform != "cuda":
@@ -103,6 +113,7 @@ class Target:
         f"a topology needs a described GPU, got target {self.name!r}; use "
         f"e.g. targets.get('h200')."
       )
+    _check_complete(self.config_text)
     return cuda_plugin.topology(self.config_text)
 
 
@@ -201,6 +212,23 @@ def _from_text(text: str, name: str) -> Target:
     memory_bandwidth_bytes_per_s=_number(text, "memory_bandwidth"),
     host_bandwidth_bytes_per_s=_number(text, "pcie_bandwidth"),
   )
+
+
+def _check_complete(text: str) -> None:
+  """Checks a description for what XLA divides by when it compiles.
+
+  XLA does not check it, and an incomplete one ends the process.
+
+  Raises:
+    ValueError: If a figure is missing or not positive.
+  """
+  missing = [field for field in _NEEDED if not (_number(text, field) or 0) > 0]
+  if missing:
+    raise ValueError(
+      "target must be a GpuTargetConfigProto text with positive figures; it has"
+      f" no {', '.join(missing)}. Save the whole description with"
+      " XLA_FLAGS=--xla_dump_to=DIR on the GPU."
+    )
 
 
 def _number(text: str, field: str) -> float | None:
