@@ -149,7 +149,8 @@ class CpuTest(absltest.TestCase):
 
 class MissingPluginTest(absltest.TestCase):
   def test_names_the_remedy(self):
-    target = targets.get(_CUSTOM.replace("Small", "Unplugged"))
+    text = targets.get("h200").config_text
+    target = targets.get(text.replace("NVIDIA H200", "Unplugged"))
     with (
       mock.patch.object(cuda_plugin, "_PLUGINS", ()),
       self.assertRaisesRegex(
