@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
-
 from benchmarks.gpu import models, ways
 from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
 
@@ -26,12 +24,12 @@ def _run(context: Context) -> None:
   row: Row = {"model": name}
   try:
     way = ways.by_jaxmem(step, "jaxmem, auto", "auto")
+  except ways.FAILURES as error:
+    context.emit(row | {"is_supported": True, "error": error_text(error)})
+    return
   except ValueError as error:
     row |= {"is_supported": False, "error": f"not supported: {error}"}
     context.emit(row)
-    return
-  except jax.errors.JaxRuntimeError as error:
-    context.emit(row | {"is_supported": True, "error": error_text(error)})
     return
   allowed_bytes = ways.allowed_bytes()
   row |= {"is_supported": True, **way.row(), "allowed_bytes": allowed_bytes}
@@ -39,7 +37,7 @@ def _run(context: Context) -> None:
   try:
     ways.run_steps(way, _NUM_STEPS)
     context.emit(row | {"runs": True})
-  except jax.errors.JaxRuntimeError as error:
+  except ways.FAILURES as error:
     context.emit(row | {"runs": False, "error": error_text(error)})
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import jax
-
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
@@ -111,7 +109,7 @@ def _attempt(name: str, batch: int, compile_way: Callable[[], ways.Way]) -> Row:
     row |= {"total_bytes": way.total_bytes, "compile_s": way.compile_s}
     ways.run_steps(way, _NUM_STEPS)
     return row | {"runs": True}
-  except jax.errors.JaxRuntimeError as error:
+  except ways.FAILURES as error:
     return row | {"runs": False, "error": error_text(error)}
 
 

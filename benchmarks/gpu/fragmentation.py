@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import jax
-
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
 from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
@@ -44,7 +42,7 @@ def _run(context: Context) -> None:
   ):
     try:
       found.append(ways.by_jaxmem(build(), way_name, limit_bytes))
-    except jax.errors.JaxRuntimeError as error:
+    except ways.FAILURES as error:
       context.emit({"model": name, "way": way_name, "error": error_text(error)})
   for way in found:
     ways.release()

@@ -74,7 +74,7 @@ def _compare(
     }
     try:
       way = ways.by_jaxmem(build(), way_name, limit_bytes, options)
-    except jax.errors.JaxRuntimeError as error:
+    except ways.FAILURES as error:
       context.emit(row | {"error": error_text(error)})
       continue
     found = difference(args, ways.run_steps(way, _NUM_STEPS))

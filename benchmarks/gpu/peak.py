@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import jax
-
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
@@ -56,7 +54,7 @@ def _run(context: Context) -> None:
   for way_name, limit_bytes in limits.items():
     try:
       way, plan = _planned(build(), way_name, limit_bytes)
-    except (jaxmem.InfeasibleError, jax.errors.JaxRuntimeError) as error:
+    except ways.FAILURES as error:
       context.emit({"model": name, "way": way_name, "error": error_text(error)})
       continue
     found.append((way, _predicted(plan, plan.predicted_temp_bytes)))

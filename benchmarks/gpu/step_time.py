@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
-
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
 from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
@@ -58,7 +56,7 @@ def _run(context: Context) -> None:
   for way_name, compile_way in _others(context, plain):
     try:
       way = compile_way()
-    except jax.errors.JaxRuntimeError as error:
+    except ways.FAILURES as error:
       context.emit(
         {**labels, "way": way_name, "stage": "compiled"}
         | {"error": error_text(error)}

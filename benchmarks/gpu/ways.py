@@ -27,6 +27,14 @@ _ENOUGH_S = 15.0
 _REHEARSED_ROUNDS = 3
 
 
+# What compiling or running a way may end with; the case goes on with the next.
+FAILURES = (
+  jax.errors.JaxRuntimeError,
+  jaxmem.InfeasibleError,
+  jaxmem.PlanningError,
+)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
   """A compiled step.
@@ -94,7 +102,8 @@ def by_jaxmem(
   """Compiles a step with `jaxmem.jit`, and XLA's options if any.
 
   Raises:
-    JaxRuntimeError: If no plan meets the limit.
+    InfeasibleError: If no plan meets the limit.
+    PlanningError: If the step could not be planned for it.
     ValueError: If jaxmem does not know the limit.
   """
 

@@ -14,9 +14,6 @@ from typing import Any
 
 from jaxmem import units
 
-# What jax's GPU allocator takes if the environment does not say otherwise.
-_POOL_SHARE = 0.75
-_SHARE_VARIABLES = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
 _MEMINFO = pathlib.Path("/proc/meminfo")
 
@@ -62,19 +59,6 @@ class MemoryLimit:
     if written != "auto":
       units.parse_bytes(written, total_bytes=1 << 40)
     return cls(written)
-
-
-def pool_share() -> float:
-  """Returns the share of a GPU's memory that jax's allocator takes."""
-  for name in _SHARE_VARIABLES:
-    text = os.environ.get(name, "")
-    try:
-      share = float(text)
-    except ValueError:
-      continue
-    if 0.0 < share <= 1.0:
-      return share
-  return _POOL_SHARE
 
 
 def pool_bytes(device: Any) -> int:

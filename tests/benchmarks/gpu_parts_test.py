@@ -5,14 +5,18 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
+import jaxmem
 from benchmarks import page
 from benchmarks.gpu import (
+  auto,
   description,
+  fragmentation,
   kernels,
   models,
   parity,
@@ -22,6 +26,7 @@ from benchmarks.gpu import (
   store,
   ways,
 )
+from benchmarks.gpu.case import Context
 from jaxmem import cost, targets
 
 _ROOT = pathlib.Path(page.__file__).parent.parent
@@ -205,6 +210,24 @@ def test_rehearsal_of_quick_parts(tmp_path):
   again = _rehearse(tmp_path, "--parts=rates,kernels,auto")
   assert len(again) == len(rows)
   json.dumps(rows)
+
+
+@pytest.mark.parametrize("part", [auto, fragmentation])
+def test_a_limit_that_cannot_be_met_is_a_row(part):
+  (case,) = part._cases(True)
+  rows = []
+  recorder = mock.Mock(append=rows.append)
+  context = Context(
+    case=case, is_rehearsal=True, folder=pathlib.Path(), recorder=recorder
+  )
+  error = jaxmem.InfeasibleError(
+    "No plan fits.", smallest_bytes=2, lower_bound_bytes=1
+  )
+  with mock.patch.object(ways, "by_jaxmem", side_effect=error):
+    part._run(context)
+  (*failed,) = (row for row in rows if "error" in row)
+  assert failed and all("No plan fits." in row["error"] for row in failed)
+  assert all(row.get("is_supported", True) for row in failed)
 
 
 @pytest.mark.slow
