@@ -7,31 +7,19 @@ what v defines. Minimising over all such S is a minimum cut, so no order does
 better at v, and the best of the bounds of all v holds for the whole program.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 from ortools.graph.python import max_flow
 
 from jaxmem.graph import liveness
 from jaxmem.graph.graph import Graph
+from jaxmem.graph.topological import reachable
 
 # Bytes of closures that one network remembers.
 _MAX_REMEMBERED = 1 << 26
-
-
-class LowerBound(NamedTuple):
-  """A lower bound on the peak, and where it comes from.
-
-  Attributes:
-    num_bytes: No order of the graph has a lower peak.
-    node: The node at which the bound was obtained; None for the bound 0.
-    num_flows: How many minimum cuts were computed.
-  """
-
-  num_bytes: int
-  node: int | None
-  num_flows: int
 
 
 class MinCut:
@@ -49,8 +37,9 @@ class MinCut:
 
   def __init__(self, graph: Graph):
     self._graph = graph
-    self._ancestors = _Closures([node.predecessors for node in graph.nodes])
-    self._descendants = _Closures(graph.successors)
+    before = [node.predecessors for node in graph.nodes]
+    self._ancestors = _remembered_closures(before)
+    self._descendants = _remembered_closures(graph.successors)
     self._source = graph.num_nodes + graph.num_buffers
     self._sink = self._source + 1
     sizes = graph.arrays.size_bytes
@@ -68,19 +57,16 @@ class MinCut:
       heads.astype(np.int32),  # pyright: ignore[reportArgumentType]
       capacities.copy(),  # pyright: ignore[reportArgumentType]
     )
-    self._own_bytes = [0] * graph.num_nodes
+    self._own_bytes = [node.extra_bytes for node in graph.nodes]
     for buffer in graph.buffers:
       if buffer.definer is not None:
         self._own_bytes[buffer.definer] += buffer.size_bytes
+    self._forced = np.empty(0, np.int32)
     self._bounds: dict[int, int] = {}
     self.num_flows = 0
 
   def bound(
-    self,
-    node: int,
-    *,
-    before: Iterable[int] = (),
-    after: Iterable[int] = (),
+    self, node: int, *, before: Sequence[int] = (), after: Sequence[int] = ()
   ) -> int:
     """Returns the least bytes that can be live while `node` runs.
 
@@ -93,15 +79,11 @@ class MinCut:
       Bytes. A bound above what the program allows (the sum of everything)
       means that the assumptions contradict the precedences.
     """
-    before, after = tuple(before), tuple(after)
-    if not before and not after and node in self._bounds:
-      return self._bounds[node]
-    forced = self._forced(node, before, after)
-    num_bytes = self._solve(node, forced) + self._constant(node)
-    self._switch(forced, 0)
-    if not before and not after:
-      self._bounds[node] = num_bytes
-    return num_bytes
+    if before or after:
+      return self._solve(node, before, after)
+    if node not in self._bounds:
+      self._bounds[node] = self._solve(node)
+    return self._bounds[node]
 
   def side(self, node: int, which: Literal["least", "most"]) -> set[int]:
     """Returns the nodes to run before `node` in a minimum cut.
@@ -110,35 +92,22 @@ class MinCut:
       node: The node, itself never in the set.
       which: The smallest or the largest of the minimum cuts' sets.
     """
-    forced = self._forced(node, (), ())
-    cut_bytes = self._solve(node, forced)
-    self._bounds[node] = cut_bytes + self._constant(node)
-    num_nodes = self._graph.num_nodes
+    self._bounds[node] = self._solve(node)
+    nodes = set(range(self._graph.num_nodes))
     if which == "least":
-      side = {x for x in self._flow.get_source_side_min_cut() if x < num_nodes}
-    else:
-      side = set(range(num_nodes))
-      side.difference_update(self._flow.get_sink_side_min_cut())
-    self._switch(forced, 0)
-    return side
+      return nodes.intersection(self._flow.get_source_side_min_cut())
+    return nodes.difference(self._flow.get_sink_side_min_cut())
 
-  def _constant(self, node: int) -> int:
-    extra_bytes = self._graph.nodes[node].extra_bytes
-    shared_bytes = max_shared_bytes(self._graph, node)
-    return self._own_bytes[node] + extra_bytes - shared_bytes
-
-  def _forced(
-    self, node: int, before: tuple[int, ...], after: tuple[int, ...]
-  ) -> np.ndarray:
-    """The arcs to switch on: source to ancestors, descendants to sink."""
-    ancestors = self._ancestors.of((node, *before)).copy()
+  def _solve(
+    self, node: int, before: Sequence[int] = (), after: Sequence[int] = ()
+  ) -> int:
+    ancestors = _union(self._ancestors, (node, *before))
     ancestors[node] = False
-    descendants = self._descendants.of((node, *after))
+    descendants = _union(self._descendants, (node, *after))
     forced = np.concatenate([ancestors, descendants]).nonzero()[0]
-    return (forced + self._first_switch).astype(np.int32)
-
-  def _solve(self, node: int, forced: np.ndarray) -> int:
-    self._switch(forced, self._infinite)
+    self._switch(self._forced, 0)
+    self._forced = (forced + self._first_switch).astype(np.int32)
+    self._switch(self._forced, self._infinite)
     status = self._flow.solve(self._source, self._sink)
     if status != self._flow.OPTIMAL:
       raise RuntimeError(
@@ -146,7 +115,8 @@ class MinCut:
         f" {self._graph.nodes[node].name!r}."
       )
     self.num_flows += 1
-    return self._flow.optimal_flow()
+    own_bytes = self._own_bytes[node] - _max_shared_bytes(self._graph, node)
+    return self._flow.optimal_flow() + own_bytes
 
   def _switch(self, arcs: np.ndarray, capacity: int) -> None:
     capacities = np.full(len(arcs), capacity, np.int64)
@@ -175,45 +145,28 @@ class MinCut:
           yield vertex, toucher, self._infinite
 
 
-class _Closures:
-  """Which nodes can be reached from which, remembered as they are asked for.
+def _remembered_closures(
+  neighbours: Sequence[Sequence[int]],
+) -> Callable[[int], np.ndarray]:
+  """Returns what says of one node which nodes can be reached, itself too."""
+  num_nodes = len(neighbours)
 
-  Args:
-    neighbours: Of each node, the nodes one step away.
-  """
-
-  def __init__(self, neighbours: Sequence[Sequence[int]]):
-    self._neighbours = neighbours
-    self._known: dict[int, np.ndarray] = {}
-
-  def of(self, start: Sequence[int]) -> np.ndarray:
-    """Returns whether each node can be reached; those at the start can."""
-    found = self._of_one(start[0])
-    for node in start[1:]:
-      found = found | self._of_one(node)
-    return found
-
-  def _of_one(self, start: int) -> np.ndarray:
-    if start not in self._known:
-      if len(self._known) * len(self._neighbours) > _MAX_REMEMBERED:
-        self._known.clear()
-      self._known[start] = self._search(start)
-    return self._known[start]
-
-  def _search(self, start: int) -> np.ndarray:
-    found = {start}
-    todo = [start]
-    while todo:
-      for other in self._neighbours[todo.pop()]:
-        if other not in found:
-          found.add(other)
-          todo.append(other)
-    reached = np.zeros(len(self._neighbours), bool)
-    reached[list(found)] = True
+  @functools.lru_cache(_MAX_REMEMBERED // max(1, num_nodes))
+  def closure(start: int) -> np.ndarray:
+    reached = np.zeros(num_nodes, bool)
+    reached[list(reachable([start], neighbours.__getitem__))] = True
     return reached
 
+  return closure
 
-def max_shared_bytes(graph: Graph, node: int) -> int:
+
+def _union(
+  closure: Callable[[int], np.ndarray], starts: Sequence[int]
+) -> np.ndarray:
+  return np.logical_or.reduce([closure(node) for node in starts])
+
+
+def _max_shared_bytes(graph: Graph, node: int) -> int:
   """Returns at least the bytes that a node's outputs can share, in any order.
 
   Exact where every operand and every output is in one pair only; otherwise each
@@ -238,7 +191,7 @@ def lower_bound(
   order: Sequence[int],
   max_flows: int,
   cut: MinCut | None = None,
-) -> LowerBound:
+) -> int:
   """Returns the best bound of the nodes at the top of an order's profile.
 
   Visits nodes by falling live bytes under `order` and stops where those do not
@@ -251,16 +204,15 @@ def lower_bound(
     cut: A network of `graph` to be used again, with the bounds it remembers.
 
   Returns:
-    The bound. If it equals the order's peak, the order is optimal.
+    Bytes that no order's peak is below. If they are the peak of this one, it is
+    optimal.
   """
   cut = cut or MinCut(graph)
   live = liveness.live_bytes(graph, order)
-  best, arg = 0, None
-  first_flow = cut.num_flows
+  best = 0
+  last_flow = cut.num_flows + max_flows
   for step in np.argsort(-live, kind="stable").tolist():
-    if live[step] <= best or cut.num_flows - first_flow >= max_flows:
+    if live[step] <= best or cut.num_flows >= last_flow:
       break
-    num_bytes = cut.bound(order[step])
-    if num_bytes > best:
-      best, arg = num_bytes, order[step]
-  return LowerBound(best, arg, cut.num_flows - first_flow)
+    best = max(best, cut.bound(order[step]))
+  return best

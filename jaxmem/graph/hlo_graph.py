@@ -1,6 +1,6 @@
 """From a computation of a scheduled HLO module to a Graph, and back.
 
-Nodes are the instructions that do something; hlo_schedule.py says where the
+Nodes are the instructions that do something; hlo_nodes.py says where the
 others go. Edges are data and control dependencies, and the anti-dependencies
 that XLA leaves implicit: whoever reads a buffer runs before the instruction
 that writes the buffer's next value in place.
@@ -10,34 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from jaxmem_hlo.assignment import AssignmentModel
-from jaxmem_hlo.buffers import Value
-from jaxmem_hlo.module import Computation, Instruction, shapes
+from jaxmem_hlo.buffers import BufferAnalysis, Value
+from jaxmem_hlo.module import Computation, Instruction
 
+from jaxmem.graph import liveness
 from jaxmem.graph.graph import Graph, Node
-from jaxmem.graph.heap_sharing import may_share_on_heap
-from jaxmem.graph.hlo_nodes import CALLERS, HloNodes
-from jaxmem.graph.hlo_schedule import full_schedule
+from jaxmem.graph.hlo_nodes import CALLERS, HloNodes, full_schedule
 from jaxmem.graph.hlo_values import HloValues
 
 Sharing = Literal["heap", "any"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CalleePeak:
-  """What a called computation needs besides what its caller sees.
-
-  Attributes:
-    extra_bytes: Bytes beyond the caller's live operands and outputs, in the
-      order chosen for the callee.
-    bound_bytes: A lower bound of the same over all orders of the callee.
-  """
-
-  extra_bytes: int
-  bound_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,10 +67,39 @@ class ComputationGraph:
     return full_schedule(self.computation, nodes)
 
 
+def callee_peaks(
+  model: AssignmentModel,
+  peak_of: Callable[[ComputationGraph], int] | None = None,
+) -> dict[int, int]:
+  """Returns what each called computation needs besides what its caller sees.
+
+  Args:
+    model: The assignment model of the module.
+    peak_of: Returns the peak of the order that a computation is to have; if
+      None, it has its own.
+
+  Returns:
+    Computation id -> bytes beyond the caller's live operands and outputs.
+  """
+  peaks: dict[int, int] = {}
+  sequential = {c.id for c in model.analysis.dataflow.computations}
+  for computation in model.module.computations:
+    if computation.id in sequential and computation is not model.module.entry:
+      inner = from_hlo(model, computation, peaks)
+      peak_bytes = (peak_of or _own_peak)(inner)
+      peaks[computation.id] = max(0, peak_bytes - inner.owned_bytes)
+  return peaks
+
+
+def _own_peak(computation: ComputationGraph) -> int:
+  graph = computation.graph
+  return liveness.peak_bytes(graph, range(graph.num_nodes))
+
+
 def from_hlo(
   model: AssignmentModel,
   computation: Computation,
-  callees: Mapping[int, CalleePeak] | None = None,
+  callees: Mapping[int, int] | None = None,
   sharing: Sharing = "heap",
 ) -> ComputationGraph:
   """Builds the graph of one scheduled computation.
@@ -93,8 +107,7 @@ def from_hlo(
   Args:
     model: The assignment model of the module.
     computation: The entry, or a computation that the schedule runs.
-    callees: Computation id -> what it needs, for the computations that this
-      one calls.
+    callees: What `callee_peaks` says of the computations that this one calls.
     sharing: Which values too large for any slot may be placed on operands that
       die: those that XLA places so on its heap, or "any" that it could, if it
       did not mind whether the operand is picked out of a tuple.
@@ -107,128 +120,122 @@ def from_hlo(
     UnsupportedModuleError: If the anti-dependencies form a cycle with the
       others, which means that something was not understood.
   """
-  return _Builder(model, computation, callees or {}, sharing).build()
+  nodes = HloNodes(model.module, computation)
+  values = HloValues(model, computation, nodes)
+  values.add_anti_dependencies()
+  renumbered = nodes.repair_order()
+  if renumbered:
+    values.renumber(renumbered)
+  is_entry = computation is model.module.entry
+  return ComputationGraph(
+    computation=computation,
+    instructions=tuple(nodes.instructions),
+    predecessors=tuple(tuple(sorted(p)) for p in nodes.predecessors),
+    values=tuple(values.values),
+    owned_bytes=0 if is_entry else values.owned_bytes(),
+    num_pinned=nodes.num_pinned,
+    is_repaired=bool(renumbered),
+    make_graph=functools.partial(
+      _graph, model, nodes, values, callees or {}, sharing, is_entry
+    ),
+  )
 
 
-class _Builder:
-  """Collects nodes and values, then lets values share."""
+def may_share_on_heap(
+  analysis: BufferAnalysis, read: Value, written: Value, is_direct: bool
+) -> bool:
+  """Whether the heap may even consider to put a value on top of another.
 
-  def __init__(
-    self,
-    model: AssignmentModel,
-    computation: Computation,
-    callees: Mapping[int, CalleePeak],
-    sharing: Sharing,
-  ):
-    self._looks_into_tuples = sharing == "any"
-    self._model = model
-    self._analysis = model.analysis
-    self._computation = computation
-    self._callees = callees
-    self._nodes = HloNodes(model.module, computation)
-    self._values = HloValues(model, computation, self._nodes)
+  It does not for buffers of several values, and it looks only at operands that
+  make the value themselves, not at those that pick it out of a tuple. Sizes and
+  users are the assignment's to judge (`AssignmentModel.may_share`), and values
+  that follow each other in one buffer share it in any case.
 
-  def build(self) -> ComputationGraph:
-    self._values.add_anti_dependencies()
-    renumbered = self._nodes.repair_order()
-    if renumbered:
-      self._values.renumber(renumbered)
-    is_entry = self._computation is self._model.module.entry
-    predecessors = tuple(tuple(sorted(p)) for p in self._nodes.predecessors)
-    return ComputationGraph(
-      computation=self._computation,
-      instructions=tuple(self._nodes.instructions),
-      predecessors=predecessors,
-      values=tuple(self._values.values),
-      owned_bytes=0 if is_entry else self._values.owned_bytes(),
-      num_pinned=self._nodes.num_pinned,
-      is_repaired=bool(renumbered),
-      make_graph=lambda: self._graph(predecessors, is_entry),
-    )
+  Args:
+    analysis: The module's buffers.
+    read: The value that an instruction reads, and that dies there.
+    written: The value that the instruction makes.
+    is_direct: Whether the operand makes `read` itself. Callers who look for all
+      that XLA could share, or whose edits take the tuple away, say so of any.
+  """
+  return (
+    is_direct
+    and len(analysis.buffer_of(read).values) == 1
+    and len(analysis.buffer_of(written).values) == 1
+  )
 
-  def _graph(
-    self, predecessors: Sequence[tuple[int, ...]], is_entry: bool
-  ) -> Graph:
-    slots = self._values.slots()
-    shares = self._shares(max(slots.values(), default=0))
-    nodes = tuple(
+
+def _graph(
+  model: AssignmentModel,
+  nodes: HloNodes,
+  values: HloValues,
+  callees: Mapping[int, int],
+  sharing: Sharing,
+  is_entry: bool,
+) -> Graph:
+  slots = values.slots()
+  shares = _shares(model, nodes, values, sharing, max(slots, default=0))
+  return Graph(
+    nodes=tuple(
       Node(
         name=instruction.name,
-        predecessors=predecessors[n],
-        extra_bytes=self._extra_bytes(instruction),
-        shares=tuple(shares[n]),
-        source=self._model.module.source(instruction),
+        predecessors=tuple(sorted(predecessors)),
+        extra_bytes=max(
+          (callees.get(c, 0) for c in instruction.callees), default=0
+        ),
+        shares=tuple(pairs),
+        source=model.module.source(instruction),
       )
-      for n, instruction in enumerate(self._nodes.instructions)
-    )
-    return Graph(
-      nodes=nodes,
-      buffers=self._values.buffers(),
-      base_bytes=sum(slots.values()) if is_entry else 0,
-    )
+      for instruction, predecessors, pairs in zip(
+        nodes.instructions, nodes.predecessors, shares, strict=True
+      )
+    ),
+    buffers=values.buffers(),
+    base_bytes=sum(slots) if is_entry else 0,
+  )
 
-  def _extra_bytes(self, instruction: Instruction) -> int:
-    if not self._callees:
-      return 0
-    return max(
-      (
-        self._callees[callee].extra_bytes
-        for callee in instruction.callees
-        if callee in self._callees
-      ),
-      default=0,
-    )
 
-  def _shares(self, largest_slot_bytes: int) -> list[list[tuple[int, int]]]:
-    """Returns for each node what it may place on operands that die there.
+def _shares(
+  model: AssignmentModel,
+  nodes: HloNodes,
+  values: HloValues,
+  sharing: Sharing,
+  largest_slot_bytes: int,
+) -> list[dict[tuple[int, int], None]]:
+  """Returns for each node what it may place on operands that die there.
 
-    Args:
-      largest_slot_bytes: What is no larger may lie in a slot, where sharing has
-        wider rules than on the heap.
-    """
-    number = {v: b for b, v in enumerate(self._values.values)}
-    shares: list[dict[tuple[int, int], None]] = [
-      {} for _ in self._nodes.instructions
-    ]
-    for old, new in self._values.followers():
-      writer = self._values.definers[new]
-      if writer is not None and writer in self._values.touchers[old]:
-        shares[writer][number[old], number[new]] = None
-    for value in self._values.values:
-      writer = self._values.definers[value]
-      if writer is None or not self._is_made_by(value, writer):
-        continue
-      for operand, index, read in self._reads(value.instruction):
-        is_direct = self._looks_into_tuples or read.instruction is operand
+  What is no larger than the largest slot may lie in one, where sharing has
+  wider rules than on the heap.
+  """
+  number = {v: b for b, v in enumerate(values.values)}
+  shares: list[dict[tuple[int, int], None]] = [{} for _ in nodes.instructions]
+  for old, new in values.followers:
+    writer = values.definers[new]
+    if writer is not None and writer in values.touchers[old]:
+      shares[writer][number[old], number[new]] = None
+  trees = model.analysis.dataflow.trees
+  for value in values.values:
+    writer, instruction = values.definers[value], value.instruction
+    # Only what a node itself makes, and not what it calls: what a loop carries
+    # shares by its chain, and the results of calls never do.
+    if (
+      writer is None
+      or nodes.instructions[writer] is not instruction
+      or instruction.opcode in CALLERS
+    ):
+      continue
+    for operand_id in instruction.operands:
+      operand = instruction.computation.by_id[operand_id]
+      for index, read in trees[operand.id].items():
+        is_direct = sharing == "any" or read.instruction is operand
         if (
           read.size_bytes == value.size_bytes
           and read in number
           and (
             value.size_bytes <= largest_slot_bytes
-            or may_share_on_heap(self._analysis, read, value, is_direct)
+            or may_share_on_heap(model.analysis, read, value, is_direct)
           )
-          and self._model.may_share(operand, index, value)
+          and model.may_share(operand, index, value)
         ):
           shares[writer][number[read], number[value]] = None
-    return [list(pairs) for pairs in shares]
-
-  def _is_made_by(self, value: Value, writer: int) -> bool:
-    """Whether a node itself makes a value, and not what it calls.
-
-    What a loop carries shares by its chain, and the results of calls never do.
-    """
-    return (
-      self._nodes.instructions[writer] is value.instruction
-      and value.instruction.opcode not in CALLERS
-    )
-
-  def _reads(
-    self, instruction: Instruction
-  ) -> Iterator[tuple[Instruction, shapes.ShapeIndex, Value]]:
-    """Yields the values of an instruction's operands, and where they are."""
-    trees = self._analysis.dataflow.trees
-    for operand in map(
-      self._computation.by_id.__getitem__, instruction.operands
-    ):
-      for index, read in trees[operand.id].items():
-        yield operand, index, read
+  return shares

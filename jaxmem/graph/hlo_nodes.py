@@ -1,22 +1,30 @@
-"""The nodes of a computation, and what must run before each of them."""
+"""The nodes of a computation, and what must run before each of them.
+
+Parameters and constants come first in every order, and instructions that only
+rename values (bitcast, tuple, get-tuple-element) follow at once when their
+operands are there; none of these costs memory, so none of them is a node.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from jaxmem_hlo.buffers import UnsupportedModuleError
 from jaxmem_hlo.module import (
+  RENAMES,
   STATEFUL_PREFIXES,
   Computation,
   Instruction,
   Module,
 )
 
-from jaxmem.graph.hlo_schedule import is_node
-from jaxmem.graph.topological import least_first_order
+from jaxmem.graph.topological import topological_order
 
 # Instructions that run the schedule of another computation.
 CALLERS = frozenset({"async-start", "call", "conditional", "while"})
+_FIRST_OPCODES = frozenset({"parameter", "constant"})
+_NO_NODES = _FIRST_OPCODES | RENAMES
 # Stateful by their prefix, but only who reads their results can tell when these
 # run.
 _FREE_TO_MOVE = frozenset({"copy-done", "copy-start", "rng-bit-generator"})
@@ -41,7 +49,7 @@ class HloNodes:
     self._module = module
     self._computation = computation
     schedule = module.schedule(computation.id)
-    self.instructions = [i for i in schedule if is_node(i)]
+    self.instructions = [i for i in schedule if i.opcode not in _NO_NODES]
     self.index = {i.id: n for n, i in enumerate(self.instructions)}
     self.predecessors = self._dependencies()
     self.num_pinned = self._pin_ordered()
@@ -65,7 +73,7 @@ class HloNodes:
     if all(max(p, default=-1) < n for n, p in enumerate(self.predecessors)):
       return {}
     numbers = range(len(self.instructions))
-    order = least_first_order(self.predecessors, numbers)
+    order = topological_order(self.predecessors, numbers)
     if len(order) < len(numbers):
       raise UnsupportedModuleError(
         f"{self._computation.name}: its in-place writes and their readers form"
@@ -113,3 +121,44 @@ class HloNodes:
         for inner in self._module.by_id[callee].instructions
       )
     return False
+
+
+def full_schedule(
+  computation: Computation, nodes: Iterable[Instruction]
+) -> list[int]:
+  """Returns the ids of all instructions in execution order.
+
+  Args:
+    computation: The computation.
+    nodes: Those of its instructions that are nodes, in execution order.
+  """
+  # How many operands each renaming instruction waits for, and who waits.
+  waiting: dict[int, int] = {}
+  dependents: dict[int, list[Instruction]] = {}
+  for instruction in computation.instructions:
+    if instruction.opcode in RENAMES:
+      needed = {*instruction.operands, *instruction.control_predecessors}
+      waiting[instruction.id] = len(needed)
+      for operand in needed:
+        dependents.setdefault(operand, []).append(instruction)
+  first = [
+    i
+    for i in computation.instructions
+    if i.opcode in _FIRST_OPCODES or waiting.get(i.id) == 0
+  ]
+  order: list[int] = []
+  for instruction in itertools.chain(first, nodes):
+    stack = [instruction]
+    while stack:
+      done = stack.pop()
+      order.append(done.id)
+      for dependent in reversed(dependents.get(done.id, ())):
+        waiting[dependent.id] -= 1
+        if waiting[dependent.id] == 0:
+          stack.append(dependent)
+  # The root comes last where nothing needs it.
+  root = computation.root.id
+  if order[-1] != root and root in waiting:
+    order.remove(root)
+    order.append(root)
+  return order

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import UnsupportedModuleError, Value
-from jaxmem_hlo.module import Computation, Instruction
+from jaxmem_hlo.module import Computation
 
 from jaxmem.graph.graph import Buffer
 from jaxmem.graph.hlo_nodes import HloNodes
@@ -20,7 +19,7 @@ class HloValues:
     values: The values, in the order of the instructions that hold them.
     definers: Value -> the node that makes it; None for what is there before.
     touchers: Value -> the nodes that make or read it, ascending.
-    chains: Values that follow each other in one buffer here, in that order.
+    followers: Pairs of a value and the next one in the same buffer.
 
   Args:
     model: The assignment model of the module.
@@ -39,7 +38,7 @@ class HloValues:
     self.values = self._tracked_values()
     self.definers = {v: self._definer_of(v) for v in self.values}
     self.touchers = {v: self._touchers_of(v) for v in self.values}
-    self.chains = self._find_chains(model)
+    self.followers = self._find_followers(model)
 
   def add_anti_dependencies(self) -> None:
     """Has whoever reads a buffer run before its next value is written.
@@ -47,7 +46,7 @@ class HloValues:
     Raises:
       UnsupportedModuleError: If nothing writes a value that follows another.
     """
-    for old, new in self.followers():
+    for old, new in self.followers:
       writer = self.definers[new]
       if writer is None:
         raise UnsupportedModuleError(
@@ -61,11 +60,6 @@ class HloValues:
       )
       readers = {*self.touchers[old]} - {writer}
       self._nodes.predecessors[writer] |= readers
-
-  def followers(self) -> Iterator[tuple[Value, Value]]:
-    """Yields pairs of a value and the next one in the same buffer."""
-    for chain in self.chains:
-      yield from itertools.pairwise(chain)
 
   def renumber(self, numbers: dict[int, int]) -> None:
     """Follows the nodes to new numbers, given as old -> new."""
@@ -91,26 +85,24 @@ class HloValues:
       for value in self.values
     )
 
-  def slots(self) -> dict[int, int]:
-    """Donated parameters and outputs with their own memory: id -> bytes."""
-    buffers = {self._analysis.buffer_of(v).id: v for v in self.values}
-    slots = {}
-    for number, value in buffers.items():
-      buffer = self._analysis.buffer_of(value)
-      if buffer.is_live_out or not self._analysis.donated.isdisjoint(
-        buffer.values
-      ):
-        slots[number] = buffer.size_bytes
-    return slots
+  def slots(self) -> list[int]:
+    """Bytes of donated parameters and of outputs with their own memory."""
+    donated = self._analysis.donated
+    buffers = {b.id: b for b in map(self._analysis.buffer_of, self.values)}
+    return [
+      b.size_bytes
+      for b in buffers.values()
+      if b.is_live_out or not donated.isdisjoint(b.values)
+    ]
 
   def owned_bytes(self) -> int:
     """Bytes of the buffers that hold a parameter or the result here."""
-    owned = {
-      self._analysis.buffer_of(v).id: self._analysis.buffer_of(v).size_bytes
+    owned = [
+      self._analysis.buffer_of(v)
       for v in self.values
       if self.definers[v] is None or v in self._results
-    }
-    return sum(owned.values())
+    ]
+    return sum({b.id: b.size_bytes for b in owned}.values())
 
   def _tracked_values(self) -> list[Value]:
     trees = self._analysis.dataflow.trees
@@ -145,13 +137,11 @@ class HloValues:
           return None
         if instruction.id in index:
           nodes.append(index[instruction.id])
-    # A tuple is no node: its table is there when its last operand is.
-    return min(nodes) if nodes else self._after_operands(value.instruction)
-
-  def _after_operands(self, instruction: Instruction) -> int | None:
-    index = self._nodes.index
-    behind = [index[o] for o in instruction.operands if o in index]
-    return max(behind, default=None)
+    if not nodes:
+      # A tuple is no node: its table is there when its last operand is.
+      behind = [index[o] for o in value.instruction.operands if o in index]
+      return max(behind, default=None)
+    return min(nodes)
 
   def _touchers_of(self, value: Value) -> tuple[int, ...]:
     index = self._nodes.index
@@ -165,7 +155,9 @@ class HloValues:
       nodes.add(definer)
     return tuple(sorted(nodes))
 
-  def _find_chains(self, model: AssignmentModel) -> list[list[Value]]:
+  def _find_followers(
+    self, model: AssignmentModel
+  ) -> list[tuple[Value, Value]]:
     ranges = model.own_ranges
     chains: dict[int, list[Value]] = {}
     for value in self.values:
@@ -174,4 +166,4 @@ class HloValues:
         chains.setdefault(buffer.id, []).append(value)
     for chain in chains.values():
       chain.sort(key=lambda v: (ranges[v].start, ranges[v].end, v.id))
-    return [c for c in chains.values() if len(c) > 1]
+    return [pair for c in chains.values() for pair in itertools.pairwise(c)]

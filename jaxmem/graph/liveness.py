@@ -7,26 +7,12 @@ import numpy as np
 from jaxmem.graph.graph import Graph
 
 
-def is_topological(graph: Graph, order: Sequence[int]) -> bool:
-  """Whether the order runs every node once, after all its predecessors."""
-  if len(order) != graph.num_nodes:
-    return False
-  if sorted(order) != list(range(graph.num_nodes)):
-    return False
-  position = _positions(graph, order)
-  return all(
-    position[predecessor] < position[index]
-    for index, node in enumerate(graph.nodes)
-    for predecessor in node.predecessors
-  )
-
-
 def live_ranges(graph: Graph, order: Sequence[int]) -> np.ndarray:
   """Returns the steps during which each buffer is live.
 
   Args:
     graph: The program.
-    order: A permutation of its nodes; not checked, see `is_topological`.
+    order: A permutation of its nodes; not checked, see `check_order`.
 
   Returns:
     int64 array `[num_buffers, 2]` of half-open ranges [start, end): from the
@@ -37,7 +23,7 @@ def live_ranges(graph: Graph, order: Sequence[int]) -> np.ndarray:
   arrays = graph.arrays
   ranges = np.zeros((graph.num_buffers, 2), np.int64)
   if arrays.touched.size:
-    steps = np.array(_positions(graph, order), np.int64)[arrays.touchers]
+    steps = _positions(order)[arrays.touchers]
     first = np.minimum.reduceat(steps, arrays.toucher_starts)
     last = np.maximum.reduceat(steps, arrays.toucher_starts)
     ranges[arrays.touched, 0] = first
@@ -56,7 +42,7 @@ def live_bytes(graph: Graph, order: Sequence[int]) -> np.ndarray:
 
   Args:
     graph: The program.
-    order: A permutation of its nodes; not checked, see `is_topological`.
+    order: A permutation of its nodes; not checked, see `check_order`.
 
   Returns:
     int64 array `[num_steps]`, in bytes. Its maximum is the peak.
@@ -81,7 +67,7 @@ def _subtract_shares(
   graph: Graph, order: Sequence[int], ranges: np.ndarray, live: np.ndarray
 ) -> None:
   arrays = graph.arrays
-  position = np.array(_positions(graph, order), np.int64)
+  position = _positions(order)
   nodes, operands, _ = arrays.shares.T
   dying = ranges[operands, 1] == position[nodes] + 1
   dying &= ~arrays.live_at_end[operands]
@@ -95,8 +81,8 @@ def _subtract_shares(
     )
 
 
-def _positions(graph: Graph, order: Sequence[int]) -> list[int]:
-  position = [0] * graph.num_nodes
-  for step, node in enumerate(order):
-    position[node] = step
+def _positions(order: Sequence[int]) -> np.ndarray:
+  """The step of each node."""
+  position = np.empty(len(order), np.int64)
+  position[np.asarray(order, np.int64)] = np.arange(len(order))
   return position

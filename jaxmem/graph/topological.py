@@ -1,7 +1,8 @@
 """Orders in which every node comes after its predecessors."""
 
+import graphlib
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 def check_acyclic(
@@ -14,53 +15,32 @@ def check_acyclic(
     for predecessor in before
   ):
     return
-  order = topological_order(predecessors)
-  if len(order) == len(predecessors):
-    return
-  done = set(order)
-  node = next(n for n in range(len(predecessors)) if n not in done)
-  path: dict[int, int] = {}
-  while node not in path:
-    path[node] = len(path)
-    node = next(p for p in predecessors[node] if p not in done)
-  cycle = [*path][path[node] :]
-  # The walk went from each node to its predecessor: turn it around.
-  cycle = [cycle[0], *reversed(cycle)]
-  raise ValueError(
-    "The predecessors must not form a cycle, got "
-    + " -> ".join(repr(names[n]) for n in cycle)
-    + ". Drop one of these precedences."
-  )
+  try:
+    graphlib.TopologicalSorter(dict(enumerate(predecessors))).prepare()
+  except graphlib.CycleError as error:
+    raise ValueError(
+      "The predecessors must not form a cycle, got "
+      + " -> ".join(repr(names[n]) for n in error.args[1])
+      + ". Drop one of these precedences."
+    ) from None
 
 
-def topological_order(predecessors: Sequence[Sequence[int]]) -> list[int]:
-  """Returns the nodes, predecessors first; those on or after a cycle lack."""
-  successors = successors_of(predecessors)
-  waiting = [len(before) for before in predecessors]
-  order = [node for node, count in enumerate(waiting) if count == 0]
-  for node in order:
-    for successor in successors[node]:
-      waiting[successor] -= 1
-      if waiting[successor] == 0:
-        order.append(successor)
-  return order
-
-
-def least_first_order(
-  predecessors: Sequence[Collection[int]], keys: Sequence[int]
+def topological_order(
+  predecessors: Sequence[Collection[int]], keys: Sequence[int] | None = None
 ) -> list[int]:
-  """Returns the topological order that takes the ready node of least key.
+  """Returns the nodes, predecessors first; those on or after a cycle lack.
 
   Args:
     predecessors: For each node, the nodes that must come before it.
-    keys: For each node, what to compare; equal ones go by their number.
-
-  Returns:
-    The nodes; those on or after a cycle lack.
+    keys: For each node, what to compare: of the nodes that are ready, the one
+      of least key comes next. If None, the one that has been ready longest
+      does. Equal ones go by their number.
   """
   successors = successors_of(predecessors)
   waiting = [len(before) for before in predecessors]
-  ready = [(keys[v], v) for v, count in enumerate(waiting) if count == 0]
+  ready = [
+    (keys[v] if keys else 0, v) for v, count in enumerate(waiting) if not count
+  ]
   heapq.heapify(ready)
   order = []
   while ready:
@@ -69,7 +49,8 @@ def least_first_order(
     for successor in successors[node]:
       waiting[successor] -= 1
       if waiting[successor] == 0:
-        heapq.heappush(ready, (keys[successor], successor))
+        key = keys[successor] if keys else len(order)
+        heapq.heappush(ready, (key, successor))
   return order
 
 
@@ -80,3 +61,17 @@ def successors_of(predecessors: Sequence[Collection[int]]) -> list[list[int]]:
     for predecessor in before:
       successors[predecessor].append(node)
   return successors
+
+
+def reachable(
+  starts: Iterable[int], neighbours: Callable[[int], Iterable[int]]
+) -> set[int]:
+  """Returns the nodes that steps to neighbours lead to, the first included."""
+  found = set(starts)
+  todo = [*found]
+  while todo:
+    for other in neighbours(todo.pop()):
+      if other not in found:
+        found.add(other)
+        todo.append(other)
+  return found

@@ -16,10 +16,14 @@ frees what both free, and its peak is that of w (of u).
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from jaxmem.graph import Buffer, Graph, Node, least_first_order
-from jaxmem.order.groups import Groups
+from jaxmem.graph import Buffer, Graph, topological_order
+from jaxmem.order import reachability
+
+# Above this, the bit sets of all ancestors would take too much memory, and only
+# direct precedences are seen.
+_MAX_CLOSURE_NODES = 20_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +52,7 @@ class Contraction:
     step = {node: i for i, node in enumerate(order)}
     latest = [max(step[v] for v in group) for group in self.members]
     before = [node.predecessors for node in self.graph.nodes]
-    return tuple(least_first_order(before, latest))
+    return tuple(topological_order(before, latest))
 
 
 def contract(graph: Graph) -> Contraction:
@@ -61,7 +65,7 @@ class _Contractor:
 
   def __init__(self, graph: Graph):
     self._graph = graph
-    self._groups = Groups(graph)
+    self._groups = _Groups(graph)
     self._sizes = [buffer.size_bytes for buffer in graph.buffers]
     self._touchers = [
       set(b.touchers) if b.size_bytes else set() for b in graph.buffers
@@ -226,52 +230,105 @@ class _Contractor:
     compact = {v: i for i, v in enumerate(groups)}
     latest = [max(self._groups.members[v]) for v in groups]
     before = [[compact[p] for p in self._groups.before[v]] for v in groups]
-    sequence = [groups[i] for i in least_first_order(before, latest)]
+    sequence = [groups[i] for i in topological_order(before, latest)]
     kept = [
       b
       for b, touchers in enumerate(self._touchers)
       if touchers or self._live_at_end[b]
     ]
-    graph = Graph(
-      nodes=self._nodes(sequence, kept),
-      buffers=self._kept_buffers(sequence, kept),
-      base_bytes=self._graph.base_bytes,
-    )
     members = tuple(tuple(self._groups.members[v]) for v in sequence)
-    return Contraction(graph=graph, members=members)
-
-  def _nodes(self, sequence: list[int], kept: list[int]) -> tuple[Node, ...]:
-    index = {v: i for i, v in enumerate(sequence)}
-    new_buffer = {b: i for i, b in enumerate(kept)}
-    return tuple(
+    group = {v: i for i, inside in enumerate(members) for v in inside}
+    number = {b: i for i, b in enumerate(kept)}
+    nodes = tuple(
       dataclasses.replace(
         self._graph.nodes[v],
-        predecessors=tuple(sorted(index[p] for p in self._groups.before[v])),
-        shares=tuple(
-          (new_buffer[a], new_buffer[b]) for a, b in self._shares[v]
-        ),
+        predecessors=tuple(sorted(group[p] for p in self._groups.before[v])),
+        shares=tuple((number[a], number[b]) for a, b in self._shares[v]),
       )
       for v in sequence
     )
+    buffers = tuple(self._buffer(b, group) for b in kept)
+    graph = Graph(
+      nodes=nodes, buffers=buffers, base_bytes=self._graph.base_bytes
+    )
+    return Contraction(graph=graph, members=members)
 
-  def _kept_buffers(
-    self, sequence: list[int], kept: list[int]
-  ) -> tuple[Buffer, ...]:
-    index = {v: i for i, v in enumerate(sequence)}
-    group = {u: i for v, i in index.items() for u in self._groups.members[v]}
-    buffers = []
-    for b in kept:
-      buffer = self._graph.buffers[b]
-      definer = None if buffer.definer is None else group[buffer.definer]
-      touchers = {index[v] for v in self._touchers[b]}
-      if buffer.live_at_start and self._live_at_end[b]:
-        touchers = set()  # A constant: nobody's order changes it.
-      buffers.append(
-        dataclasses.replace(
-          buffer,
-          touchers=tuple(sorted(touchers)),
-          definer=definer,
-          live_at_end=self._live_at_end[b],
-        )
-      )
-    return tuple(buffers)
+  def _buffer(self, b: int, group: Mapping[int, int]) -> Buffer:
+    buffer = self._graph.buffers[b]
+    touchers = {group[v] for v in self._touchers[b]}
+    if buffer.live_at_start and self._live_at_end[b]:
+      touchers = set()  # A constant: nobody's order changes it.
+    return dataclasses.replace(
+      buffer,
+      touchers=tuple(sorted(touchers)),
+      definer=None if buffer.definer is None else group[buffer.definer],
+      live_at_end=self._live_at_end[b],
+    )
+
+
+class _Groups:
+  """Nodes that run one after the other; at first, each is a group of its own.
+
+  A group is named by one of its nodes.
+
+  Attributes:
+    members: For each group, its nodes in the order to run them; empty for nodes
+      that belong to another group.
+    before: For each group, those that precede it directly.
+    after: The opposite.
+  """
+
+  def __init__(self, graph: Graph):
+    nodes = graph.nodes
+    self.members: list[list[int]] = [[v] for v in range(len(nodes))]
+    self.before = [set(node.predecessors) for node in nodes]
+    self.after = [set(successors) for successors in graph.successors]
+    # Bit sets: which nodes are in a group, and which ones surely precede it.
+    self._masks = [1 << v for v in range(len(nodes))]
+    self._ancestors = [0] * len(nodes)
+    if len(nodes) <= _MAX_CLOSURE_NODES:
+      self._ancestors, _ = reachability.closure(graph)
+
+  def precedes(self, first: int, second: int) -> bool:
+    """Whether one group surely runs before another; False if unknown."""
+    return first in self.before[second] or bool(
+      self._ancestors[second] & self._masks[first]
+    )
+
+  def last(self, groups: set[int]) -> int | None:
+    """The group that all the others precede, if there is one."""
+    return _foremost(groups, lambda a, b: self.precedes(b, a))
+
+  def first(self, groups: set[int]) -> int | None:
+    """The group that precedes all the others, if there is one."""
+    return _foremost(groups, self.precedes)
+
+  def glue(self, group: int, into: int, members: list[int]) -> None:
+    """Ends a group and has another go on with the nodes of both."""
+    self.members[into], self.members[group] = members, []
+    self._masks[into] |= self._masks[group]
+    self._ancestors[into] |= self._ancestors[group]
+    self._ancestors[into] &= ~self._masks[into]
+    for sets, opposite in (
+      (self.before, self.after),
+      (self.after, self.before),
+    ):
+      for other in sets[group]:
+        opposite[other].discard(group)
+        if other != into:
+          opposite[other].add(into)
+          sets[into].add(other)
+      sets[into].discard(group)
+
+
+def _foremost(
+  groups: set[int], precedes: Callable[[int, int], bool]
+) -> int | None:
+  found = next(iter(groups), None)
+  if found is None:
+    return None
+  for v in groups:
+    if precedes(v, found):
+      found = v
+  is_first = all(v == found or precedes(found, v) for v in groups)
+  return found if is_first else None

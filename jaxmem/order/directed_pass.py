@@ -11,7 +11,6 @@ that applies decides the next step:
      the hard limit: then the pass fails.
 """
 
-import dataclasses
 import heapq
 from collections.abc import Sequence
 
@@ -69,21 +68,6 @@ class DirectedPass:
     if order is None:
       return None
     return tuple(order if self._forward else reversed(order))
-
-
-@dataclasses.dataclass(slots=True)
-class _Excursion:
-  """What an excursion reached.
-
-  Attributes:
-    fits: Whether it stayed within the budget.
-    live_bytes: The lowest point.
-    num_steps: The length of the log there.
-  """
-
-  fits: bool
-  live_bytes: int
-  num_steps: int
 
 
 class _Run:
@@ -144,15 +128,14 @@ class _Run:
       self._is_dirty[v] = False
       if state.waiting[v] < 0:
         continue
-      base, first = state.live, len(state.log)
-      num_falling = len(state.falling)
-      found = self._excursion(v)
-      if not found.fits or found.live_bytes > base:
+      first, num_falling = len(state.log), len(state.falling)
+      num_steps = self._excursion(v)
+      if num_steps is None:
         state.undo_to(first)
         del state.falling[num_falling:]
         state.ready.clear()
         continue
-      while len(state.log) > found.num_steps:
+      while len(state.log) > num_steps:
         u = state.undo()
         if state.net[u] <= 0:
           state.falling.append(u)
@@ -161,22 +144,23 @@ class _Run:
       state.drain(0, self._soft_bytes)
       self._absorb(first)
 
-  def _excursion(self, v: int) -> _Excursion:
-    """Runs v and what pays it back, and leaves it all in the state."""
+  def _excursion(self, v: int) -> int | None:
+    """Runs v and what pays it back, and leaves it all in the state.
+
+    Returns the length of the log at the lowest point; None if that is higher
+    than it began, or if the budget was left.
+    """
     state, soft_bytes = self.state, self._soft_bytes
-    base, num_falling, num_ready = (
-      state.live,
-      len(state.falling),
-      len(state.ready),
-    )
+    base, num_falling = state.live, len(state.falling)
+    num_ready = len(state.ready)
     # The lazy nodes that v waits for mostly start what v touches: enough to
     # tell that v does not fit, without running them.
     if state.peak_of(v) > soft_bytes or state.run_with_lazy(v) > soft_bytes:
-      return _Excursion(False, state.live, len(state.log))
+      return None
     state.drain(num_falling, soft_bytes, base, _MAX_DRAINED_STEPS)
-    best = _Excursion(True, state.live, len(state.log))
+    lowest, num_steps = state.live, len(state.log)
     for _ in range(_MAX_EXCURSION_STEPS):
-      if best.live_bytes <= base:
+      if lowest <= base:
         break
       w = self._least_net(num_ready)
       if w < 0:
@@ -184,9 +168,9 @@ class _Run:
       state.run_with_lazy(w)
       if state.live > base:
         state.drain(num_falling, soft_bytes, base, _MAX_DRAINED_STEPS)
-      if state.live < best.live_bytes:
-        best = _Excursion(True, state.live, len(state.log))
-    return best
+      if state.live < lowest:
+        lowest, num_steps = state.live, len(state.log)
+    return num_steps if lowest <= base else None
 
   def _least_net(self, num_ready: int) -> int:
     """The node of `ready[num_ready:]` that adds least and fits, or -1."""

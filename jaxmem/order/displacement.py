@@ -52,19 +52,19 @@ def reduce_displacement(
   waiting = [len(node.predecessors) for node in graph.nodes]
   ready = sorted(rank[v] for v, count in enumerate(waiting) if not count)
   for step in range(graph.num_nodes):
-    current = timeline.node_at(step)
+    current = int(timeline.order[step])
     for earliest in ready[:_MAX_TRIES]:
       node = initial_order[earliest]
       if node == current or timeline.pull(node, step):
         current = node
         break
-    timeline.run(current)
+    timeline.state.run(current)
     del ready[bisect.bisect_left(ready, rank[current])]
     for successor in graph.successors[current]:
       waiting[successor] -= 1
       if not waiting[successor]:
         bisect.insort(ready, rank[successor])
-  found = timeline.result()
+  found = tuple(timeline.order.tolist())
   peak_bytes = liveness.peak_bytes(graph, found)
   # Where nodes have several pairs to share, a pair that saves less may have
   # become possible and be used before a better one.
@@ -77,9 +77,9 @@ class _Timeline:
   """An order, run up to some step, and the bytes live at each step."""
 
   def __init__(self, graph: Graph, order: Sequence[int]):
-    self._state = PassState(DirectedGraph.of(graph, forward=True))
-    self._order = np.array(order, np.int64)
-    self._position = np.argsort(self._order)
+    self.state = PassState(DirectedGraph.of(graph, forward=True))
+    self.order = np.array(order, np.int64)
+    self._position = np.argsort(self.order)
     # The same memory; single numbers are read several times as fast.
     self._position_of = memoryview(self._position)
     self._live = liveness.live_bytes(graph, order)
@@ -87,15 +87,6 @@ class _Timeline:
     # Node -> the last step that leaves no room for it to be pulled past. What
     # runs before that step changes nothing there, so this holds until a pull.
     self._blocked_at: dict[int, int] = {}
-
-  def node_at(self, step: int) -> int:
-    return int(self._order[step])
-
-  def run(self, node: int) -> None:
-    self._state.run(node)
-
-  def result(self) -> tuple[int, ...]:
-    return tuple(self._order.tolist())
 
   def pull(self, node: int, step: int) -> bool:
     """Moves a node forward to the next step to run, if all of it fits.
@@ -105,7 +96,7 @@ class _Timeline:
     """
     if self._blocked_at.get(node, -1) >= step:
       return False
-    own_bytes = self._state.peak_of(node)
+    own_bytes = self.state.peak_of(node)
     if own_bytes > self.peak_bytes:
       return False
     old = self._position_of[node]
@@ -117,14 +108,14 @@ class _Timeline:
     self._blocked_at.clear()
     self._live[step] = own_bytes
     self._live[step + 1 : old + 1] = live
-    self._order[step + 1 : old + 1] = self._order[step:old].copy()
-    self._order[step] = node
-    self._position[self._order[step : old + 1]] = np.arange(step, old + 1)
+    self.order[step + 1 : old + 1] = self.order[step:old].copy()
+    self.order[step] = node
+    self._position[self.order[step : old + 1]] = np.arange(step, old + 1)
     return True
 
   def _change(self, node: int, step: int, old: int) -> np.ndarray:
     """What the pull adds to the steps from `step` up to `old`, in bytes."""
-    graph, started = self._state.graph, self._state.started
+    graph, started = self.state.graph, self.state.started
     position_of = self._position_of
     change = np.zeros(old - step, np.int64)
     for b in graph.buffers_of[node]:

@@ -35,8 +35,8 @@ class CpSatOrderer:
     """Solves the model for lower peaks; see `Orderer.improve`."""
     if graph.num_nodes > self.max_nodes:
       return known
-    cuts = lower_bound(graph, known.order, graph.num_nodes)
-    bound = max(known.lower_bound_bytes, cuts.num_bytes)
+    cuts_bytes = lower_bound(graph, known.order, graph.num_nodes)
+    bound = max(known.lower_bound_bytes, cuts_bytes)
     method = f"{known.method} + cp-sat"
     found = known
     if bound < known.peak_bytes:
@@ -59,8 +59,6 @@ class OrderModel:
     self._ancestors, self._descendants = reachability.closure(graph)
     self._model = cp_model.CpModel()
     self._clauses = cpsat.Clauses(self._model)
-    self._true = self._clauses.true
-    self._false = self._clauses.false
     self._peak = self._model.new_int_var(
       min_peak_bytes, max_peak_bytes, "peak_bytes"
     )
@@ -68,12 +66,13 @@ class OrderModel:
       [] for _ in range(graph.num_nodes)
     ]
     self._add_done_variables()
-    self._add_one_node_per_step()
-    self._add_precedences()
+    self._add_order()
     self._add_live_buffers()
     self._add_extra_bytes()
     self._add_shares()
-    self._add_capacity()
+    for terms in self._terms:
+      self._model.add(cp_model.LinearExpr.sum(terms) <= self._peak)
+    self._model.minimize(self._peak)
 
   def solve(
     self, max_deterministic_time: float
@@ -86,21 +85,18 @@ class OrderModel:
     bound = cpsat.objective_bound(solver)
     if status == "unknown":
       return status, None, bound
-    return status, self._convert_to_order(solver), bound
-
-  def _convert_to_order(self, solver: cp_model.CpSolver) -> tuple[int, ...]:
     steps = range(self._graph.num_nodes)
     first = [
       sum(not solver.value(self._done(v, t)) for t in steps) for v in steps
     ]
-    return tuple(sorted(steps, key=lambda v: first[v]))
+    return status, tuple(sorted(steps, key=lambda v: first[v])), bound
 
   def _done(self, v: int, t: int) -> cp_model.IntVar:
     """Whether v has run by the end of step t; constant outside its window."""
     if t < self._first_step[v]:
-      return self._false
+      return self._clauses.false
     if t >= self._last_step[v]:
-      return self._true
+      return self._clauses.true
     return self._variables[v][t - self._first_step[v]]
 
   def _add_done_variables(self) -> None:
@@ -120,15 +116,13 @@ class OrderModel:
       for earlier, later in itertools.pairwise(row):
         self._model.add_implication(earlier, later)
 
-  def _add_one_node_per_step(self) -> None:
+  def _add_order(self) -> None:
     steps = range(self._graph.num_nodes)
     for t in steps:
       self._model.add(sum(self._done(v, t) for v in steps) == t + 1)
-
-  def _add_precedences(self) -> None:
     for v, node in enumerate(self._graph.nodes):
       for p in node.predecessors:
-        for t in range(self._graph.num_nodes):
+        for t in steps:
           self._clauses.add([self._done(p, t - 1)], [self._done(v, t)])
 
   def _add_live_buffers(self) -> None:
@@ -141,9 +135,9 @@ class OrderModel:
         begun = [self._done(v, t) for v in first]
         ended = [self._done(v, t - 1) for v in last]
         if buffer.live_at_start:
-          begun = [self._true]
+          begun = [self._clauses.true]
         if buffer.live_at_end:
-          ended = [self._false]
+          ended = [self._clauses.false]
         for x in begun:
           for y in ended:
             self._clauses.add([live, y], [x])
@@ -189,8 +183,3 @@ class OrderModel:
     sizes = [self._graph.buffers[b].size_bytes for b in (operand, output)]
     self._terms[t].append(-min(sizes) * shared)
     return shared
-
-  def _add_capacity(self) -> None:
-    for terms in self._terms:
-      self._model.add(cp_model.LinearExpr.sum(terms) <= self._peak)
-    self._model.minimize(self._peak)

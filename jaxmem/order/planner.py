@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from jaxmem.graph import Graph, liveness, lower_bound
+from jaxmem.graph import Graph, check_order, lower_bound
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.displacement import reduce_displacement
 from jaxmem.order.exact import CpSatOrderer
@@ -18,57 +18,28 @@ Effort = Literal["fast", "normal", "prove"]
 _MAX_CANDIDATES = 8
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Team:
-  """The orderers of an effort.
-
-  Attributes:
-    searcher: Finds orders.
-    provers: Mainly prove that an order is optimal; they are asked in turn, as
-      long as the gap is above the tolerance. Probing comes first: its time is
-      known beforehand, that of CP-SAT is not.
-    tolerance: The gap between peak and bound that needs no more work, relative
-      to the bound less `graph.base_bytes`.
-  """
-
-  searcher: Orderer
-  provers: tuple[Orderer, ...]
-  tolerance: float
-
-  def accepts(self, graph: Graph, found: OrderResult) -> bool:
-    """Whether a result is good enough."""
-    gap_bytes = found.peak_bytes - found.lower_bound_bytes
-    bound_bytes = found.lower_bound_bytes - graph.base_bytes
-    return gap_bytes <= self.tolerance * bound_bytes
-
-
-_TEAMS: dict[Effort, _Team] = {
-  "fast": _Team(
-    searcher=MinCutSearch(
-      max_passes=12, max_runs=200_000, max_flows=20, tolerance=1e-3
-    ),
-    provers=(),
-    tolerance=1e-3,
+# Of each effort, what finds orders, and what mainly proves that one is optimal:
+# provers are asked in turn, as long as the gap between peak and bound is above
+# the tolerance of the search. Probing comes first: its time is known
+# beforehand, that of CP-SAT is not.
+_TEAMS: dict[Effort, tuple[MinCutSearch, tuple[Orderer, ...]]] = {
+  "fast": (
+    MinCutSearch(max_passes=12, max_runs=200_000, max_flows=20, tolerance=1e-3),
+    (),
   ),
-  "normal": _Team(
-    searcher=MinCutSearch(
-      max_passes=60, max_runs=200_000, max_flows=60, tolerance=1e-4
-    ),
-    provers=(
+  "normal": (
+    MinCutSearch(max_passes=60, max_runs=200_000, max_flows=60, tolerance=1e-4),
+    (
       ProbingProver(max_flows=2_000, tolerance=1e-4),
       CpSatOrderer(max_nodes=200, max_deterministic_time=0.5),
     ),
-    tolerance=1e-4,
   ),
-  "prove": _Team(
-    searcher=MinCutSearch(
-      max_passes=160, max_runs=4_000_000, max_flows=1_000, tolerance=0.0
-    ),
-    provers=(
+  "prove": (
+    MinCutSearch(max_passes=160, max_runs=4_000_000, max_flows=1_000),
+    (
       ProbingProver(max_flows=20_000),
       CpSatOrderer(max_nodes=200, max_deterministic_time=20.0),
     ),
-    tolerance=0.0,
   ),
 }
 
@@ -108,41 +79,32 @@ def plan_order(
     `near_initial`, the candidates hold it as it was found, too.
 
   Raises:
-    ValueError: If the effort is unknown or the order is not topological.
+    ValueError: If the effort is unknown or the order is not topological
+      (`ValidationError`).
   """
   if effort not in _TEAMS:
     raise ValueError(
       f"effort must be one of {', '.join(_TEAMS)}, got {effort!r}."
     )
-  initial = tuple(range(graph.num_nodes))
-  if initial_order is not None:
-    initial = tuple(initial_order)
-  if not liveness.is_topological(graph, initial):
-    raise ValueError(
-      "initial_order must be a topological permutation of the nodes;"
-      " jaxmem.graph.check_order says what is wrong."
-    )
-  bound = lower_bound(graph, initial, max_flows=1).num_bytes
-  kept = unchanged(graph, initial, bound)
+  initial = tuple(
+    range(graph.num_nodes) if initial_order is None else initial_order
+  )
+  check_order(graph, initial)
+  kept = unchanged(graph, initial, lower_bound(graph, initial, max_flows=1))
   if kept.status == "optimal":
     return kept
   contraction = contract(graph)
-  found = _improve(contraction, start or initial, _TEAMS[effort], prove)
-  return _expand(graph, contraction, kept, found, near_initial)
-
-
-def _improve(
-  contraction: Contraction, start: Sequence[int], team: _Team, prove: bool
-) -> OrderResult:
-  """Runs the orderers on the contracted graph."""
-  graph = contraction.graph
-  found = unchanged(graph, contraction.shrink(start), 0)
-  found = team.searcher.improve(graph, found)
-  for prover in team.provers if prove else ():
-    if team.accepts(graph, found):
+  small = contraction.graph
+  searcher, provers = _TEAMS[effort]
+  found = unchanged(small, contraction.shrink(start or initial), 0)
+  found = searcher.improve(small, found)
+  for prover in provers if prove else ():
+    gap_bytes = found.peak_bytes - found.lower_bound_bytes
+    rest_bytes = found.lower_bound_bytes - small.base_bytes
+    if gap_bytes <= searcher.tolerance * rest_bytes:
       break
-    found = prover.improve(graph, found)
-  return found
+    found = prover.improve(small, found)
+  return _expand(graph, contraction, kept, found, near_initial)
 
 
 def _expand(
@@ -154,12 +116,8 @@ def _expand(
 ) -> OrderResult:
   """Returns a result for the graph from one for the contracted graph.
 
-  Args:
-    graph: The program.
-    contraction: Of the program; its orders keep their peaks when expanded.
-    kept: The result that keeps the initial order.
-    found: The best result on the contracted graph.
-    near_initial: See `plan_order`.
+  Orders of the contracted graph keep their peaks when expanded. `kept` is the
+  result that keeps the initial order, `found` the best on the contracted graph.
   """
   initial = kept.order
   if found.peak_bytes >= kept.peak_bytes:

@@ -7,7 +7,6 @@ assumption (Klein and Scholl's destructive improvement, for peak memory).
 """
 
 import dataclasses
-from typing import NamedTuple
 
 from jaxmem.graph import Graph, MinCut, topological_order
 from jaxmem.order import reachability
@@ -35,28 +34,14 @@ class ProbingProver:
     """Refutes lower peaks; see `Orderer.improve`."""
     accepted = self.tolerance * (known.lower_bound_bytes - graph.base_bytes)
     below = known.peak_bytes - 1 - int(accepted)
-    if not refute(graph, below, max_flows=self.max_flows).refuted:
+    if not refute(graph, below, self.max_flows):
       return known
     return dataclasses.replace(
       known, lower_bound_bytes=below + 1, method=f"{known.method} + probing"
     )
 
 
-class ProbeResult(NamedTuple):
-  """What probing found out.
-
-  Attributes:
-    refuted: Whether no order has a peak of at most the probed bytes.
-    num_flows: How many minimum cuts were computed.
-  """
-
-  refuted: bool
-  num_flows: int
-
-
-def refute(
-  graph: Graph, peak_bytes: int, *, max_flows: int = 5_000
-) -> ProbeResult:
+def refute(graph: Graph, peak_bytes: int, max_flows: int = 5_000) -> bool:
   """Tries to prove that every order's peak exceeds `peak_bytes`.
 
   Args:
@@ -66,11 +51,14 @@ def refute(
       for each node: a graph with more nodes is not tried at all.
 
   Returns:
-    The outcome; `refuted` is a proof, its absence says nothing.
+    Whether it is proved; that it is not says nothing.
   """
   if graph.num_nodes > max_flows:
-    return ProbeResult(refuted=False, num_flows=0)
-  return _Prober(graph, peak_bytes, max_flows).run()
+    return False
+  try:
+    return _Prober(graph, peak_bytes, max_flows).refute()
+  except _OutOfFlowsError:
+    return False
 
 
 class _OutOfFlowsError(Exception):
@@ -83,17 +71,9 @@ class _Prober:
   def __init__(self, graph: Graph, peak_bytes: int, max_flows: int):
     self._graph = graph
     self._peak_bytes = peak_bytes
-    self._max_flows = max_flows
-    self._num_flows = 0
+    self._flows_left = max_flows
 
-  def run(self) -> ProbeResult:
-    try:
-      refuted = self._refute()
-    except _OutOfFlowsError:
-      refuted = False
-    return ProbeResult(refuted, self._num_flows)
-
-  def _refute(self) -> bool:
+  def refute(self) -> bool:
     while True:
       self._cut = MinCut(self._graph)
       self._ancestors, self._descendants = reachability.closure(self._graph)
@@ -114,9 +94,9 @@ class _Prober:
   def _bound(
     self, v: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
   ) -> int:
-    if self._num_flows >= self._max_flows:
+    if self._flows_left <= 0:
       raise _OutOfFlowsError
-    self._num_flows += 1
+    self._flows_left -= 1
     return self._cut.bound(v, before=before, after=after)
 
   def _probe(self, v: int) -> list[tuple[int, int]]:
@@ -143,7 +123,7 @@ class _Prober:
       if self._bound(v, before=(u,)) > self._peak_bytes:
         edges.append((v, u))
         todo &= ~self._descendants[u]
-    self._num_flows += 2
+    self._flows_left -= 2
     return edges
 
   def _add(self, edges: list[tuple[int, int]]) -> bool:

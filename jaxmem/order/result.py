@@ -49,12 +49,9 @@ class OrderResult:
   def with_order(
     self, graph: Graph, order: Sequence[int], method: str
   ) -> OrderResult:
-    """Returns what is known once another order was found.
+    """Returns what is known once another order was found by a method.
 
-    Args:
-      graph: The program.
-      order: A topological order. If its peak is not lower, it is dropped.
-      method: What found it.
+    An order whose peak is not lower is dropped.
     """
     peak_bytes = liveness.peak_bytes(graph, order)
     if peak_bytes >= self.peak_bytes:
@@ -91,13 +88,7 @@ class Orderer(Protocol):
 def unchanged(
   graph: Graph, order: Sequence[int], lower_bound_bytes: int
 ) -> OrderResult:
-  """Returns the result that keeps an order.
-
-  Args:
-    graph: The program.
-    order: The order to keep.
-    lower_bound_bytes: No order has a lower peak.
-  """
+  """Returns the result that keeps an order, given a bound of all orders."""
   return OrderResult(
     order=tuple(order),
     peak_bytes=liveness.peak_bytes(graph, order),

@@ -12,12 +12,12 @@ executions and flows.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from jaxmem.graph import Graph, LowerBound, MinCut, liveness, lower_bound
+from jaxmem.graph import Graph, MinCut, liveness, lower_bound
 from jaxmem.order.directed_pass import DirectedPass
 from jaxmem.order.result import OrderResult
 
@@ -37,8 +37,6 @@ _MAX_FLOWS_IN_ROUND = 10
 _THRESHOLDS = (0.5, 0.8, 0.2, 0.95)
 # A bisection ends when what is left is this part of the peak.
 _FINEST_BISECTION = 5000
-
-Side = Literal["least", "most"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,7 @@ class _SearchRun:
     self._improvements = [known.order]
     self._num_runs_at_best = 0
     self._peak_bytes = known.peak_bytes
-    self._bound = LowerBound(known.lower_bound_bytes, None, 0)
+    self._bound = known.lower_bound_bytes
 
   @property
   def _best(self) -> tuple[int, ...]:
@@ -99,15 +97,24 @@ class _SearchRun:
       num_rounds += 1
       num_stalled = num_stalled + 1 if self._peak_bytes == peak_bytes else 0
     self._raise_bound(self._limits.max_flows)
-    return self._result()
+    # The initial order comes last even if it is also the best.
+    kept = self._improvements[:-_MAX_CANDIDATES:-1]
+    candidates = dict.fromkeys((*kept, *self._known.candidates))
+    return OrderResult(
+      order=self._best,
+      peak_bytes=self._peak_bytes,
+      lower_bound_bytes=self._bound,
+      method="search",
+      num_passes=self._known.num_passes + self._num_passes,
+      candidates=tuple(candidates),
+    )
 
   def _is_done(self) -> bool:
     limits = self._limits
     num_runs = self._num_runs()
-    bound = self._bound.num_bytes
-    accepted = limits.tolerance * max(0, bound - self._graph.base_bytes)
+    rest_bytes = max(0, self._bound - self._graph.base_bytes)
     return (
-      self._peak_bytes <= bound + accepted
+      self._peak_bytes <= self._bound + limits.tolerance * rest_bytes
       or self._num_passes >= limits.max_passes
       or num_runs >= self._num_runs_at_best + limits.max_runs
       or num_runs >= _MAX_EXTENSION * limits.max_runs
@@ -117,9 +124,9 @@ class _SearchRun:
     return sum(made.num_runs for made in self._passes.values())
 
   def _raise_bound(self, max_flows: int) -> None:
-    if self._peak_bytes > self._bound.num_bytes:
+    if self._peak_bytes > self._bound:
       bound = lower_bound(self._graph, self._best, max_flows, self._cut)
-      self._bound = max(self._bound, bound, key=lambda b: b.num_bytes)
+      self._bound = max(self._bound, bound)
 
   def _round(self, fraction: float) -> None:
     """Two thresholds, both sides of the cuts, then the best as priority."""
@@ -142,14 +149,13 @@ class _SearchRun:
     self._raise_bound(_MAX_FLOWS_IN_ROUND)
 
   def _between(self, fraction: float) -> int:
-    bound = self._bound.num_bytes
-    return bound + int(fraction * (self._peak_bytes - bound))
+    return self._bound + int(fraction * (self._peak_bytes - self._bound))
 
   def _bisect(
     self, forward: bool, priority_order: Sequence[int], num_steps: int
   ) -> None:
     """Looks for the soft budget at which a pass does best."""
-    low, high = self._bound.num_bytes, self._peak_bytes
+    low, high = self._bound, self._peak_bytes
     soft_bytes = low
     for step in range(num_steps):
       peak_bytes = self._make_pass(forward, priority_order, soft_bytes)
@@ -182,42 +188,24 @@ class _SearchRun:
     return peak_bytes
 
   def _partition_at_bottlenecks(
-    self, threshold: int, side: Side
+    self, threshold: int, side: Literal["least", "most"]
   ) -> tuple[int, ...]:
     """The best order, stably partitioned by the cut of each bottleneck."""
     best = order = self._best
     live = liveness.live_bytes(self._graph, order)
-    peaks = sorted(bottlenecks(live, threshold), key=lambda i: (-live[i], -i))
+    peaks = sorted(_bottlenecks(live, threshold), key=lambda i: (-live[i], -i))
     for step in sorted(peaks[:_MAX_BOTTLENECKS]):
       node = best[step]
       inside = self._cut.side(node, side)
-      num_bytes = self._cut.bound(node)
-      if num_bytes > self._bound.num_bytes:
-        self._bound = LowerBound(num_bytes, node, 1)
+      self._bound = max(self._bound, self._cut.bound(node))
       first = [v for v in order if v in inside]
       rest = [v for v in order if v not in inside and v != node]
       order = (*first, node, *rest)
     return order
 
-  def _result(self) -> OrderResult:
-    # The initial order comes last even if it is also the best.
-    kept = self._improvements[:-_MAX_CANDIDATES:-1]
-    candidates = dict.fromkeys((*kept, *self._known.candidates))
-    return OrderResult(
-      order=self._best,
-      peak_bytes=self._peak_bytes,
-      lower_bound_bytes=self._bound.num_bytes,
-      method="search",
-      num_passes=self._known.num_passes + self._num_passes,
-      candidates=tuple(candidates),
-    )
 
-
-def bottlenecks(live: np.ndarray, threshold: int) -> Iterator[int]:
-  """Yields the highest step of each run of steps above a threshold."""
+def _bottlenecks(live: np.ndarray, threshold: int) -> list[int]:
+  """Returns the highest step of each run of steps above a threshold."""
   above = np.flatnonzero(live > threshold)
-  if not above.size:
-    return
-  breaks = np.flatnonzero(np.diff(above) > 1) + 1
-  for run in np.split(above, breaks):
-    yield int(run[np.argmax(live[run])])
+  runs = np.split(above, np.flatnonzero(np.diff(above) > 1) + 1)
+  return [int(run[np.argmax(live[run])]) for run in runs if run.size]

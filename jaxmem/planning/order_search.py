@@ -17,14 +17,14 @@ from typing import Any
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import UnsupportedModuleError, schedule
-from jaxmem_hlo.module import Computation, Module
+from jaxmem_hlo.module import Module
 
 from jaxmem import order
 from jaxmem.graph import (
-  CalleePeak,
   ComputationGraph,
   Graph,
   bounds,
+  callee_peaks,
   check_order,
   from_hlo,
   liveness,
@@ -104,11 +104,9 @@ class OrderSearch:
     self.model = AssignmentModel(module, platform, like)
     self.orders: dict[int, tuple[int, ...]] = {}
     self._options = options
-    self._callees: dict[int, CalleePeak] = {}
-    sequential = {c.id for c in self.model.analysis.dataflow.computations}
-    for computation in module.computations:
-      if computation.id in sequential and computation is not module.entry:
-        self._plan_inner(computation)
+    # Lower bounds of what called computations need, over all their orders.
+    self._callee_bounds: dict[int, int] = {}
+    self._callees = callee_peaks(self.model, self._plan_inner)
     self.entry = from_hlo(self.model, module.entry, self._callees)
     self._initial = tuple(range(self.entry.graph.num_nodes))
 
@@ -128,7 +126,7 @@ class OrderSearch:
   def _quick_bound_of(self, nodes: Sequence[int]) -> int:
     flows = _TUNING.quick_flows
     graph = self.entry.graph
-    return bounds.lower_bound(graph, nodes, flows, self._cut).num_bytes
+    return bounds.lower_bound(graph, nodes, flows, self._cut)
 
   @functools.cached_property
   def _quick_bound(self) -> int:
@@ -247,9 +245,11 @@ class OrderSearch:
     for pair in itertools.zip_longest(orders, packed):
       yield from (c for c in pair if c is not None)
 
-  def _plan_inner(self, computation: Computation) -> None:
-    """Orders a called computation by its own peak, if that helps the whole."""
-    inner = from_hlo(self.model, computation, self._callees)
+  def _plan_inner(self, inner: ComputationGraph) -> int:
+    """Orders a called computation by its own peak, if that helps the whole.
+
+    Returns the peak that it then has.
+    """
     check_understood(inner)
     graph = inner.graph
     initial = tuple(range(graph.num_nodes))
@@ -262,13 +262,12 @@ class OrderSearch:
         before = self.model.temp_bytes(self.orders)
         self._set(inner, found.order)
         if self.model.temp_bytes(self.orders) > before:
-          del self.orders[computation.id]
+          del self.orders[inner.computation.id]
         else:
           peak = found.peak_bytes
-    self._callees[computation.id] = CalleePeak(
-      extra_bytes=max(0, peak - inner.owned_bytes),
-      bound_bytes=max(0, bound - inner.owned_bytes),
-    )
+    bound_bytes = max(0, bound - inner.owned_bytes)
+    self._callee_bounds[inner.computation.id] = bound_bytes
+    return peak
 
   def _set(self, graph: ComputationGraph, nodes: Sequence[int]) -> None:
     check_order(graph.graph, nodes)
@@ -307,17 +306,14 @@ class OrderSearch:
 
   def _bound(self, graph: Graph, bound: int) -> int:
     """Lowers the entry's bound where a callee's own order is not proven."""
-    if all(c.extra_bytes == c.bound_bytes for c in self._callees.values()):
+    if self._callees == self._callee_bounds:
       return bound
-    callees = {
-      key: CalleePeak(c.bound_bytes, c.bound_bytes)
-      for key, c in self._callees.items()
-    }
-    optimistic = from_hlo(self.model, self._module.entry, callees).graph
+    entry = from_hlo(self.model, self._module.entry, self._callee_bounds)
+    optimistic = entry.graph
     if optimistic == graph:
       return bound
     flows = _TUNING.callee_flows
-    return bounds.lower_bound(optimistic, self._initial, flows).num_bytes
+    return bounds.lower_bound(optimistic, self._initial, flows)
 
 
 def _without_slots(graph: Graph) -> Graph:

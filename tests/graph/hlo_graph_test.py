@@ -13,7 +13,7 @@ from tiny_hlo import f32, s32, tuple_of
 
 from jaxmem import rewrite
 from jaxmem.graph import ValidationError, check_order
-from jaxmem.graph.hlo_graph import CalleePeak, from_hlo
+from jaxmem.graph.hlo_graph import from_hlo
 
 
 def _graph(module, computation=None, callees=None, platform="cpu"):
@@ -307,7 +307,7 @@ class NodeTest(parameterized.TestCase):
   def test_what_a_callee_needs_is_extra(self):
     module = tiny_hlo.loop(kinds="u")
     (body,) = [c for c in module.computations if c.name == "body"]
-    callees = {body.id: CalleePeak(extra_bytes=500, bound_bytes=400)}
+    callees = {body.id: 500}
     found = _graph(module, callees=callees)
     (loop,) = [n for n in found.graph.nodes if n.name == "loop"]
     self.assertEqual(loop.extra_bytes, 500)

@@ -1,5 +1,5 @@
 import random_graphs
-from absl.testing import absltest, parameterized
+from absl.testing import absltest
 from naive_peak import naive_peak_bytes
 
 from jaxmem.graph import Buffer, liveness
@@ -19,7 +19,7 @@ def _in_place_chain(**operand):
   )
 
 
-class LivenessTest(parameterized.TestCase):
+class LivenessTest(absltest.TestCase):
   def test_shared_bytes_are_counted_once(self):
     # n0: a. n1: a + b + 1 extra - 6 shared. n2: b.
     live = liveness.live_bytes(_in_place_chain(), (0, 1, 2))
@@ -73,18 +73,6 @@ class LivenessTest(parameterized.TestCase):
   def test_empty_graph(self):
     graph = random_graphs.build([], [])
     self.assertEqual(liveness.peak_bytes(graph, ()), 0)
-    self.assertTrue(liveness.is_topological(graph, ()))
-
-  @parameterized.parameters(
-    ((0, 1, 2), True),
-    ((1, 0, 2), False),
-    ((0, 1), False),
-    ((0, 1, 1), False),
-    ((0, 1, 3), False),
-  )
-  def test_is_topological(self, order, expected):
-    graph = random_graphs.build([(), (0,), ()], [])
-    self.assertEqual(liveness.is_topological(graph, order), expected)
 
   def test_agrees_with_the_naive_definition(self):
     for seed in range(150):
@@ -94,7 +82,6 @@ class LivenessTest(parameterized.TestCase):
           liveness.peak_bytes(graph, order),
           naive_peak_bytes(graph, order),
         )
-        self.assertTrue(liveness.is_topological(graph, order))
 
 
 if __name__ == "__main__":

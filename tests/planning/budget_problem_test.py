@@ -14,8 +14,7 @@ from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.profile import Profile
 from jaxmem.graph import liveness
-from jaxmem.graph.callee_peaks import callee_peaks
-from jaxmem.graph.hlo_graph import Sharing, from_hlo
+from jaxmem.graph.hlo_graph import Sharing, callee_peaks, from_hlo
 from jaxmem.planning.budget_problem import from_module
 from jaxmem.rewrite import apply_edits, recomputable
 from jaxmem.rewrite.edits import Edits, Recompute, Value

@@ -172,7 +172,7 @@ def cut_bound(
   """Returns the bound of the minimum cuts, in bytes; 0 if it is not wanted."""
   if not options.cut_bound:
     return 0
-  return lower_bound(graph, order, graph.num_nodes).num_bytes
+  return lower_bound(graph, order, graph.num_nodes)
 
 
 def follow(graph: Graph, order: Sequence[int]) -> tuple[int, ...]:
