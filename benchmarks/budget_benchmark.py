@@ -314,7 +314,7 @@ class _Case:
 
   def _seconds(self, module: Module) -> float:
     """Estimated seconds of all that a schedule runs."""
-    return cost.schedule_seconds(module, cost.for_target(self._target))
+    return cost.step_time(module, cost.for_target(self._target)).seconds
 
   def _extra(self, module: Module) -> float:
     """Estimated seconds over those of the step as it is, as a fraction."""

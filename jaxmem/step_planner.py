@@ -102,7 +102,7 @@ class StepPlanner:
     if isinstance(planned.decision, LimitPlan):
       device = self._request.device(planned.decision.platform)
       written = schedules.module(step)
-      written_s = cost.schedule_seconds(written, device.rates)
+      written_s = cost.step_time(written, device.rates).seconds
       budget = budget_of(planned.decision, version, written_s)
     program = _Program(
       name=getattr(self._fun, "__name__", type(self._fun).__name__),

@@ -1,21 +1,22 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
 from jaxmem.cost import copies
-from jaxmem.cost.copies import (
-  StepTime,
-  has_transfers,
-  schedule_seconds,
-  step_time,
+from jaxmem.cost.copies import StepTime, has_transfers, step_time
+from jaxmem.cost.rates import (
+  CPU,
+  DATA_SHEETS,
+  Device,
+  Precision,
+  Rates,
+  device_for,
+  for_target,
 )
-from jaxmem.cost.device import Device, device_for
-from jaxmem.cost.rates import CPU, DATA_SHEETS, Precision, Rates, for_target
-from jaxmem.cost.roofline import Cost, instruction_costs
+from jaxmem.cost.roofline import instruction_seconds
 from jaxmem.cost.traffic import TrafficCounter, array_bytes, trip_count
 
 __all__ = [
   "CPU",
   "DATA_SHEETS",
-  "Cost",
   "Device",
   "Precision",
   "Rates",
@@ -26,8 +27,7 @@ __all__ = [
   "device_for",
   "for_target",
   "has_transfers",
-  "instruction_costs",
-  "schedule_seconds",
+  "instruction_seconds",
   "step_time",
   "trip_count",
 ]

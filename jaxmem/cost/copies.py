@@ -12,7 +12,7 @@ import dataclasses
 from jaxmem_hlo.module import Instruction, Module
 
 from jaxmem.cost.rates import Rates
-from jaxmem.cost.roofline import instruction_costs
+from jaxmem.cost.roofline import instruction_seconds
 from jaxmem.cost.traffic import array_bytes
 
 
@@ -40,7 +40,7 @@ def step_time(module: Module, rates: Rates) -> StepTime:
     module: A scheduled module.
     rates: Of the device. Copies over a link whose rate is 0 take no time.
   """
-  costs = instruction_costs(module, rates)
+  seconds = instruction_seconds(module, rates)
   now = waiting_s = 0.0
   free_at = {True: 0.0, False: 0.0}
   num_bytes = {True: 0, False: 0}
@@ -58,18 +58,13 @@ def step_time(module: Module, rates: Rates) -> StepTime:
       num_bytes[to_host] += size_bytes
     if instruction.opcode == "copy-start":
       done_at[instruction.id] = now if to_host is None else free_at[to_host]
-    now += costs[instruction.id].seconds
+    now += seconds[instruction.id]
   return StepTime(
     seconds=now,
     waiting_s=waiting_s,
     to_host_bytes=num_bytes[True],
     from_host_bytes=num_bytes[False],
   )
-
-
-def schedule_seconds(module: Module, rates: Rates) -> float:
-  """Estimates the seconds of all that the entry of a scheduled module runs."""
-  return step_time(module, rates).seconds
 
 
 def direction(instruction: Instruction) -> bool | None:
@@ -82,14 +77,9 @@ def direction(instruction: Instruction) -> bool | None:
   return bool(target.layout.memory_space)
 
 
-def is_transfer(instruction: Instruction) -> bool:
-  """Whether an instruction starts a copy between the device and the host."""
-  return direction(instruction) is not None
-
-
 def has_transfers(module: Module) -> bool:
   """Whether the entry copies between the device and the host."""
-  return any(map(is_transfer, module.entry.instructions))
+  return any(direction(i) is not None for i in module.entry.instructions)
 
 
 def copied_bytes(copy_start: Instruction) -> int:

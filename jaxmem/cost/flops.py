@@ -12,19 +12,22 @@ import dataclasses
 import functools
 import math
 import re
-from typing import NamedTuple
 
+import numpy as np
 from jaxmem_hlo.buffers import aliasing
 from jaxmem_hlo.module import Instruction, Module, shapes
 from jaxmem_hlo.proto import hlo_pb2
+
+from jaxmem.cost.rates import Precision
 
 # What the targets of XLA:GPU's library calls begin with.
 _CUDNN_CONVOLUTION = "__cudnn$conv"
 _CUBLAS_PRODUCT = "__cublas$"
 # xla.PrecisionConfig.HIGHEST: full precision is asked for.
 _HIGHEST_PRECISION = 2
-# Bytes of an element, by xla.PrimitiveType: f16, bf16, f32, f64, c64, c128.
-_ELEMENT_BYTES = {10: 2, 16: 2, 11: 4, 12: 8, 15: 8, 18: 16}
+# Bytes of an element, by xla.PrimitiveType.
+_F16, _F32, _BF16 = 10, 11, 16
+_ELEMENT_BYTES = {_F16: 2, _BF16: 2, _F32: 4, 12: 8, 15: 8, 18: 16}
 # A multiply-add counts as two operations.
 _FLOPS_PER_MULTIPLY_ADD = 2
 
@@ -36,16 +39,11 @@ _TRANSCENDENTAL = frozenset(
 _FREE = frozenset({"copy", "map", "rng", "stochastic-convert"})
 
 
-class Product(NamedTuple):
-  """Flops of matrix products of one operand type.
-
-  Attributes:
-    element_type: xla.PrimitiveType of the wider operand.
-    is_highest: Whether full precision is asked for.
-  """
-
-  element_type: int
-  is_highest: bool
+# These run a computation, or apply one to elements, so many times.
+_CALLERS = frozenset(
+  "async-start call fusion map reduce reduce-window scatter select-and-scatter"
+  " while".split()
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,12 +51,15 @@ class Flops:
   """Operations of an instruction.
 
   Attributes:
-    products: Of matrix products and convolutions, by operand type.
+    products: Of matrix products and convolutions, by the precision that the
+      program asks for; None where it is float32, which a device may round.
     scalar: Of everything else but transcendental functions.
     transcendental: Evaluations of transcendental functions.
   """
 
-  products: dict[Product, float] = dataclasses.field(default_factory=dict)
+  products: dict[Precision | None, float] = dataclasses.field(
+    default_factory=dict
+  )
   scalar: float = 0.0
   transcendental: float = 0.0
 
@@ -75,21 +76,7 @@ class Flops:
     self.transcendental += times * other.transcendental
 
 
-def dot_flops(dot: Instruction, lhs: hlo_pb2.Shape) -> float:
-  """Returns the flops of a matrix product.
-
-  Args:
-    dot: The dot.
-    lhs: Shape of its left operand.
-  """
-  numbers = dot.proto.dot_dimension_numbers
-  width = math.prod(
-    lhs.dimensions[d] for d in numbers.lhs_contracting_dimensions
-  )
-  return float(_FLOPS_PER_MULTIPLY_ADD * width * shapes.num_elements(dot.shape))
-
-
-def convolution_flops(
+def _convolution_flops(
   convolution: Instruction,
   image: hlo_pb2.Shape,
   kernel: hlo_pb2.Shape,
@@ -98,13 +85,7 @@ def convolution_flops(
   """Returns the flops of a convolution, padding not counted.
 
   Without padding and dilation this is 2 elems(output) elems(kernel) / features
-  of the output.
-
-  Args:
-    convolution: It, or a custom call that has its dimension numbers.
-    image: Shape of what the kernel slides over.
-    kernel: Shape of the kernel.
-    output: Shape of the result.
+  of the output. A custom call may have the dimension numbers, too.
   """
   proto = convolution.proto
   numbers = proto.convolution_dimension_numbers
@@ -140,14 +121,12 @@ def _num_meetings(
   padding_low: int,
 ) -> int:
   """Pairs (output position, kernel position) that meet an input element."""
-  count = 0
-  for k in range(kernel_size):
-    offset = k * window_dilation - padding_low
-    for o in range(output_size):
-      at = o * stride + offset
-      if at >= 0 and at % base_dilation == 0:
-        count += at // base_dilation < image_size
-  return count
+  at = np.add.outer(
+    np.arange(kernel_size) * window_dilation - padding_low,
+    np.arange(output_size) * stride,
+  )
+  inside = (at >= 0) & (at < image_size * base_dilation)
+  return int((inside & (at % base_dilation == 0)).sum())
 
 
 class FlopCounter:
@@ -168,30 +147,14 @@ class FlopCounter:
     """
     opcode = instruction.opcode
     flops = Flops()
-    if opcode == "dot":
-      lhs = self._operand(instruction, 0)
-      self._add_product(flops, instruction, dot_flops(instruction, lhs))
-    elif opcode == "convolution":
-      self._add_product(
-        flops,
-        instruction,
-        convolution_flops(
-          instruction,
-          self._operand(instruction, 0),
-          self._operand(instruction, 1),
-          instruction.shape,
-        ),
-      )
-    elif opcode == "custom-call":
-      self._add_custom_call(flops, instruction)
+    product = self._product(instruction)
+    if product is not None:
+      flops.products[_precision(instruction)] = product
     elif opcode == "conditional":
       branches = [self.body(c) for c in instruction.callees]
       flops.add(max(branches, key=lambda b: b.total))
-    elif opcode in _RUN_ONCE:
-      for callee in instruction.callees:
-        flops.add(self.body(callee))
-    elif opcode in _APPLICATIONS:
-      times = _APPLICATIONS[opcode](self, instruction)
+    elif opcode in _CALLERS:
+      times = self._applications(instruction)
       for callee in instruction.callees:
         flops.add(self.body(callee), times)
     elif opcode == "sort":
@@ -216,66 +179,69 @@ class FlopCounter:
   def _operand(self, instruction: Instruction, number: int) -> hlo_pb2.Shape:
     return instruction.computation.by_id[instruction.operands[number]].shape
 
-  def _add_product(
-    self, flops: Flops, instruction: Instruction, count: float
-  ) -> None:
-    by_id = instruction.computation.by_id
-    operands = [by_id[o].shape.element_type for o in instruction.operands[:2]]
-    precision = instruction.proto.precision_config.operand_precision
-    key = Product(
-      max(operands, key=lambda t: _ELEMENT_BYTES.get(t, 0)),
-      any(p == _HIGHEST_PRECISION for p in precision),
-    )
-    flops.products[key] = flops.products.get(key, 0.0) + count
-
-  def _add_custom_call(self, flops: Flops, call: Instruction) -> None:
-    target = call.proto.custom_call_target
-    if len(call.operands) < 2 or not call.shape.tuple_shapes:
-      return
-    a, b = self._operand(call, 0), self._operand(call, 1)
-    result = call.shape.tuple_shapes[0]
-    if target.startswith(_CUDNN_CONVOLUTION):
-      # The dimension numbers are always those of the forward convolution.
-      if target.endswith("BackwardFilter"):
-        image, kernel, output = a, result, b
-      elif target.endswith("BackwardInput"):
-        image, kernel, output = result, b, a
-      else:
-        image, kernel, output = a, b, result
-      self._add_product(
-        flops, call, convolution_flops(call, image, kernel, output)
+  def _product(self, instruction: Instruction) -> float | None:
+    """Flops of a matrix product or convolution; None for anything else."""
+    if (
+      instruction.opcode not in ("dot", "convolution", "custom-call")
+      or len(instruction.operands) < 2
+    ):
+      return None
+    a, b = self._operand(instruction, 0), self._operand(instruction, 1)
+    result = instruction.shape
+    if instruction.opcode == "dot":
+      numbers = instruction.proto.dot_dimension_numbers
+      widths = (a.dimensions[d] for d in numbers.lhs_contracting_dimensions)
+      width = math.prod(widths)
+      return float(
+        _FLOPS_PER_MULTIPLY_ADD * width * shapes.num_elements(result)
       )
-    elif target.startswith(_CUBLAS_PRODUCT):
-      self._add_product(flops, call, _gemm_flops(call, a, b, result))
+    if instruction.opcode == "convolution":
+      return _convolution_flops(instruction, a, b, result)
+    target = instruction.proto.custom_call_target
+    result = next(iter(result.tuple_shapes), None)
+    if result is None:
+      return None
+    if target.startswith(_CUBLAS_PRODUCT):
+      return _gemm_flops(instruction, a, b, result)
+    if not target.startswith(_CUDNN_CONVOLUTION):
+      return None
+    # The dimension numbers are always those of the forward convolution.
+    if target.endswith("BackwardFilter"):
+      return _convolution_flops(instruction, a, result, b)
+    if target.endswith("BackwardInput"):
+      return _convolution_flops(instruction, result, b, a)
+    return _convolution_flops(instruction, a, b, result)
 
-  def _reductions(self, reduce: Instruction) -> float:
-    return max(
-      0.0,
-      shapes.num_elements(self._operand(reduce, 0))
-      - _num_elements(reduce.shape),
-    )
+  def _applications(self, instruction: Instruction) -> float:
+    """How often what an instruction calls is applied."""
+    num_results = _num_elements(instruction.shape)
+    match instruction.opcode:
+      case "map":
+        return num_results
+      case "reduce":
+        num_given = shapes.num_elements(self._operand(instruction, 0))
+        return max(0.0, num_given - num_results)
+      case "reduce-window":
+        return (_window_size(instruction) - 1) * num_results
+      case "scatter":
+        updates = self._operand(instruction, len(instruction.operands) // 2 + 1)
+        return shapes.num_elements(updates)
+      case "select-and-scatter":
+        source = self._operand(instruction, 1)
+        return shapes.num_elements(source) * _window_size(instruction)
+    return 1.0
 
-  def _window_reductions(self, reduce: Instruction) -> float:
-    return (_window_size(reduce) - 1) * _num_elements(reduce.shape)
 
-  def _selections(self, instruction: Instruction) -> float:
-    source = shapes.num_elements(self._operand(instruction, 1))
-    return source * _window_size(instruction)
-
-  def _updates(self, scatter: Instruction) -> float:
-    number = len(scatter.operands) // 2 + 1
-    return shapes.num_elements(self._operand(scatter, number))
-
-
-_RUN_ONCE = frozenset({"fusion", "call", "while", "async-start"})
-# How often the called computation of an opcode is applied.
-_APPLICATIONS = {
-  "map": lambda _, i: _num_elements(i.shape),
-  "reduce": FlopCounter._reductions,
-  "reduce-window": FlopCounter._window_reductions,
-  "scatter": FlopCounter._updates,
-  "select-and-scatter": FlopCounter._selections,
-}
+def _precision(product: Instruction) -> Precision | None:
+  """The precision of a product of its wider operand; None if it may be less."""
+  by_id = product.computation.by_id
+  operands = [by_id[o].shape.element_type for o in product.operands[:2]]
+  widest = max(operands, key=lambda t: _ELEMENT_BYTES.get(t, 0))
+  if widest in (_F16, _BF16):
+    return "bf16"
+  asked = product.proto.precision_config.operand_precision
+  is_highest = any(p == _HIGHEST_PRECISION for p in asked)
+  return None if widest == _F32 and not is_highest else "fp32"
 
 
 def _window_size(instruction: Instruction) -> int:

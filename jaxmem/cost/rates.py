@@ -91,25 +91,18 @@ class Rates:
     )
 
 
+_H100 = Rates(
+  name="h100",
+  memory_bytes_per_s=3.35e12,
+  tf32_flops_per_s=494.5e12,
+  bf16_flops_per_s=989.5e12,
+  fp32_flops_per_s=67e12,
+  to_host_bytes_per_s=64e9,
+  from_host_bytes_per_s=64e9,
+)
 DATA_SHEETS: Mapping[str, Rates] = {
-  "h200": Rates(
-    name="h200",
-    memory_bytes_per_s=4.8e12,
-    tf32_flops_per_s=494.5e12,
-    bf16_flops_per_s=989.5e12,
-    fp32_flops_per_s=67e12,
-    to_host_bytes_per_s=64e9,
-    from_host_bytes_per_s=64e9,
-  ),
-  "h100": Rates(
-    name="h100",
-    memory_bytes_per_s=3.35e12,
-    tf32_flops_per_s=494.5e12,
-    bf16_flops_per_s=989.5e12,
-    fp32_flops_per_s=67e12,
-    to_host_bytes_per_s=64e9,
-    from_host_bytes_per_s=64e9,
-  ),
+  "h100": _H100,
+  "h200": dataclasses.replace(_H100, name="h200", memory_bytes_per_s=4.8e12),
   "a100-80": Rates(
     name="a100-80",
     memory_bytes_per_s=2.039e12,
@@ -137,22 +130,40 @@ CPU = Rates(
 )
 
 
-def for_target(target: "targets.Target | str | None" = None) -> Rates:
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+  """A device to plan for.
+
+  Attributes:
+    platform: "cpu" or "cuda": how XLA assigns buffers, and whether values can
+      move to the host.
+    rates: How fast it computes and copies; estimates of time are made of them.
+  """
+
+  platform: str
+  rates: Rates
+
+
+def device_for(target: targets.Target | str | None = None) -> Device:
+  """Returns the device that a target describes; see `for_target`."""
+  target = targets.get(target)
+  return Device(platform=target.platform, rates=for_target(target))
+
+
+def for_target(target: targets.Target | str | None = None) -> Rates:
   """Returns the rates of a target.
 
   Args:
-    target: What `targets.get` takes. Of a GPU, the device description gives
-      what it holds, the data sheet of the same name the rest.
+    target: What `targets.get` takes; None for the CPU. Of a GPU, the device
+      description gives what it holds, the data sheet of the same name the rest.
 
   Raises:
     ValueError: If the target is unknown, or neither its description nor a data
       sheet gives a rate.
   """
   target = targets.get(target)
-  return CPU if target.platform == "cpu" else _described(target)
-
-
-def _described(target: targets.Target) -> Rates:
+  if target.platform == "cpu":
+    return CPU
   host = target.host_bandwidth_bytes_per_s
   found: dict[str, float | None] = {
     "memory_bytes_per_s": target.memory_bandwidth_bytes_per_s,

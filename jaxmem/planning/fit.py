@@ -167,7 +167,7 @@ class LimitPlanner:
       if self._options.verify and (best.edits or hidden):
         verify_module(AssignmentModel(module, self._device.platform))
       bound = self._least_base().bound.num_bytes
-      schedule_s = cost.schedule_seconds(module, self._device.rates)
+      schedule_s = cost.step_time(module, self._device.rates).seconds
     decision = LimitPlan(
       base=base.planned.decision,
       edits=best.edits,

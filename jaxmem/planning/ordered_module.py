@@ -95,8 +95,7 @@ class OrderedModule:
     self._move_s = 2 * rates.launch_s
     self._predictor = EditPredictor(planned.model)
     self.fixed_bytes = self._predictor.fixed_bytes
-    costs = cost.instruction_costs(module, rates)
-    self._seconds = {key: c.seconds for key, c in costs.items()}
+    self._seconds = cost.instruction_seconds(module, rates)
     model = self._predictor.model
     self._entry = from_hlo(
       model, module.entry, callee_peaks(model), sharing="any"

@@ -17,7 +17,7 @@ import numpy as np
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem.cost import Device, Rates, copies, instruction_costs
+from jaxmem.cost import Device, Rates, copies, instruction_seconds
 from jaxmem.graph import ComputationGraph, from_hlo, liveness
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.tuning import TUNING
@@ -129,14 +129,12 @@ class _Mover:
 
   def __init__(self, entry: ComputationGraph, module: Module, rates: Rates):
     self._entry = entry
-    costs = instruction_costs(module, rates)
+    seconds = instruction_seconds(module, rates)
     self._pairs = _pairs(entry)
     moving = {node for pair in self._pairs for node in pair}
     nodes = range(len(entry.instructions))
     self._kernels = [n for n in nodes if n not in moving]
-    self._seconds = [
-      costs[entry.instructions[n].id].seconds for n in self._kernels
-    ]
+    self._seconds = [seconds[entry.instructions[n].id] for n in self._kernels]
     self._copies = self._describe(rates)
     self._live = self._compact_live()
 
@@ -331,7 +329,7 @@ def _pairs(entry: ComputationGraph) -> list[tuple[int, int]]:
     begun = entry.instructions[start]
     source = number.get(begun.operands[0], start)
     comes_back = entry.instructions[source].opcode == "copy-done"
-    if copies.is_transfer(begun) and not comes_back:
+    if copies.direction(begun) is not None and not comes_back:
       found.append((start, done))
   return found
 

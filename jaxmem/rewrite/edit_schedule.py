@@ -10,19 +10,16 @@ clones, and outputs of fusions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from jaxmem_hlo.buffers import dataflow
 from jaxmem_hlo.module import RENAMES, Instruction, Module
 from jaxmem_hlo.proto import hlo_pb2
 
-from jaxmem.rewrite import host_copies
 from jaxmem.rewrite.edits import Edits, Offload, Recompute, Value
 from jaxmem.rewrite.fusion_parts import can_split, part_of_body, part_of_shape
-from jaxmem.rewrite.latest_producers import (
-  SUFFIX,
-  LatestProducers,
-)
+from jaxmem.rewrite.host_copies import check_platform, end_copy, start_copy
+from jaxmem.rewrite.latest_producers import SUFFIX, LatestProducers
 from jaxmem.rewrite.module_editor import ModuleEditor
 from jaxmem.rewrite.prune import prune
 from jaxmem.rewrite.recompute_rules import (
@@ -58,7 +55,7 @@ def apply_edits(
     UnsupportedModuleError: If the module holds something unknown.
   """
   if edits.offloads:
-    host_copies.check_platform(platform)
+    check_platform(platform)
   return _Rewriter(module, edits, rules or recomputable(module)).run()
 
 
@@ -120,35 +117,36 @@ class _Rewriter:
         f" fetch_done in this order, got times {store_done}, {fetch_start} and"
         f" {fetch_done}."
       )
-    transfer = host_copies.Transfer(self._editor, self._producers.emit)
-    producers = self._producers
-    value = self._definition(move.value)
+    acts = self._moves(move.value)
+    next(acts)
+    made_at = self._producers.times[move.value.instruction]
+    self._after.setdefault(made_at, []).append(acts.send)
+    for time in (store_done, fetch_start, fetch_done):
+      self._before.setdefault(time, []).append(acts.send)
 
-    def store(slot: int) -> None:
-      source = self._original(move.value)
-      producers.check_original(value, slot, "its copy to the host")
-      transfer.start_store(source, producers.shape_of(source))
-
-    def end_store(slot: int) -> None:
-      # Until here the copy reads the value.
-      producers.check_original(value, slot, "its copy to the host")
-      transfer.end_store()
-
-    def fetch(slot: int) -> None:
-      del slot
-      transfer.start_fetch()
-
-    def end_fetch(slot: int) -> None:
-      producers.set_latest(value, transfer.end_fetch().id, slot)
-
-    made_at = producers.times[move.value.instruction]
-    self._after.setdefault(made_at, []).append(store)
-    for time, act in (
-      (store_done, end_store),
-      (fetch_start, fetch),
-      (fetch_done, end_fetch),
-    ):
-      self._before.setdefault(time, []).append(act)
+  def _moves(self, moved: Value) -> Generator[None, int, None]:
+    """Moves a value to the host and back; each act is sent its slot."""
+    editor, producers = self._editor, self._producers
+    value = self._definition(moved)
+    slot = yield
+    source = self._original(moved)
+    producers.check_original(value, slot, "its copy to the host")
+    shape = producers.shape_of(source)
+    store = start_copy(editor, source, shape, to_host=True)
+    producers.emit(store)
+    slot = yield
+    # Until here the copy reads the value.
+    producers.check_original(value, slot, "its copy to the host")
+    stored = end_copy(editor, store)
+    producers.emit(stored)
+    yield
+    fetch = start_copy(editor, stored.id, shape, to_host=False)
+    producers.emit(fetch)
+    slot = yield
+    fetched = end_copy(editor, fetch)
+    producers.emit(fetched)
+    producers.set_latest(value, fetched.id, slot)
+    yield
 
   def _time(self, instruction_id: int, value: Value) -> int:
     times = self._producers.times

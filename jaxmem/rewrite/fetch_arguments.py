@@ -14,7 +14,7 @@ from jaxmem_hlo.buffers import BufferAnalysis
 from jaxmem_hlo.module import Instruction, Module
 from jaxmem_hlo.proto import hlo_pb2
 
-from jaxmem.rewrite.host_copies import Transfer
+from jaxmem.rewrite.host_copies import end_copy, start_copy
 from jaxmem.rewrite.module_editor import ModuleEditor
 
 
@@ -44,7 +44,10 @@ def fetch_arguments(module: Module) -> Module:
     if not _passes_on(instruction):
       for operand in dict.fromkeys(instruction.operands):
         if operand in waiting:
-          fetched[operand] = _fetch(editor, waiting.pop(operand), entry)
+          shape = waiting.pop(operand).shape
+          entry.append(start_copy(editor, operand, shape, to_host=False))
+          entry.append(end_copy(editor, entry[-1]))
+          fetched[operand] = entry[-1].id
       proto.operand_ids[:] = [fetched.get(o, o) for o in instruction.operands]
     entry.append(proto)
   return editor.finish(entry)
@@ -73,12 +76,3 @@ def _arguments_on_host(module: Module) -> Sequence[Instruction]:
 def _passes_on(instruction: Instruction) -> bool:
   """Whether an instruction hands on what is on the host, without reading it."""
   return instruction.opcode in ("tuple", "copy-start")
-
-
-def _fetch(
-  editor: ModuleEditor, argument: Instruction, entry: list[hlo_pb2.Instruction]
-) -> int:
-  transfer = Transfer(editor, entry.append)
-  transfer.begin_on_host(argument.id, argument.shape)
-  transfer.start_fetch()
-  return transfer.end_fetch().id

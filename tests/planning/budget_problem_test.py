@@ -40,11 +40,11 @@ def _build(name, slots, sharing: Sharing = "heap"):
 def _build_from(model, slots, sharing: Sharing = "heap"):
   module = model.module
   entry = from_hlo(model, module.entry, callee_peaks(model), "any")
-  costs = cost.instruction_costs(module, _RATES)
+  seconds = cost.instruction_seconds(module, _RATES)
   problem = from_module(
     recomputable(module, model.analysis),
     entry,
-    {i: c.seconds for i, c in costs.items()},
+    seconds,
     slots,
     sharing,
   )
