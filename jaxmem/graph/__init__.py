@@ -15,6 +15,7 @@ from jaxmem.graph.liveness import live_ranges, peak_bytes
 from jaxmem.graph.topological import (
   check_acyclic,
   reachable,
+  successors_of,
   topological_order,
 )
 
@@ -37,5 +38,6 @@ __all__ = [
   "may_share_on_heap",
   "peak_bytes",
   "reachable",
+  "successors_of",
   "topological_order",
 ]

@@ -1,26 +1,26 @@
 """From a computation of a scheduled HLO module to a Graph, and back.
 
-Nodes are the instructions that do something; hlo_nodes.py says where the
-others go. Edges are data and control dependencies, and the anti-dependencies
-that XLA leaves implicit: whoever reads a buffer runs before the instruction
-that writes the buffer's next value in place.
+Nodes are the instructions that do something; the others follow from them. Edges
+are data and control dependencies, and the anti-dependencies that XLA leaves
+implicit: whoever reads a buffer runs before the instruction that writes the
+buffer's next value in place.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import BufferAnalysis, Value
-from jaxmem_hlo.module import Computation, Instruction
+from jaxmem_hlo.module import RENAMES, Computation, Instruction
 
 from jaxmem.graph import liveness
 from jaxmem.graph.graph import Graph, Node
-from jaxmem.graph.hlo_nodes import CALLERS, HloNodes, full_schedule
-from jaxmem.graph.hlo_values import HloValues
+from jaxmem.graph.hlo_parts import CALLERS, FIRST_OPCODES, HloParts
 
 Sharing = Literal["heap", "any"]
 
@@ -64,7 +64,36 @@ class ComputationGraph:
       order: Node indices in execution order.
     """
     nodes = map(self.instructions.__getitem__, order)
-    return full_schedule(self.computation, nodes)
+    # How many operands each renaming instruction waits for, and who waits.
+    waiting: dict[int, int] = {}
+    dependents: dict[int, list[Instruction]] = {}
+    for instruction in self.computation.instructions:
+      if instruction.opcode in RENAMES:
+        needed = {*instruction.operands, *instruction.control_predecessors}
+        waiting[instruction.id] = len(needed)
+        for operand in needed:
+          dependents.setdefault(operand, []).append(instruction)
+    first = [
+      i
+      for i in self.computation.instructions
+      if i.opcode in FIRST_OPCODES or waiting.get(i.id) == 0
+    ]
+    ids: list[int] = []
+    for instruction in itertools.chain(first, nodes):
+      stack = [instruction]
+      while stack:
+        done = stack.pop()
+        ids.append(done.id)
+        for dependent in reversed(dependents.get(done.id, ())):
+          waiting[dependent.id] -= 1
+          if waiting[dependent.id] == 0:
+            stack.append(dependent)
+    # The root comes last where nothing needs it.
+    root = self.computation.root.id
+    if ids[-1] != root and root in waiting:
+      ids.remove(root)
+      ids.append(root)
+    return ids
 
 
 def callee_peaks(
@@ -120,23 +149,18 @@ def from_hlo(
     UnsupportedModuleError: If the anti-dependencies form a cycle with the
       others, which means that something was not understood.
   """
-  nodes = HloNodes(model.module, computation)
-  values = HloValues(model, computation, nodes)
-  values.add_anti_dependencies()
-  renumbered = nodes.repair_order()
-  if renumbered:
-    values.renumber(renumbered)
+  parts = HloParts(model, computation)
   is_entry = computation is model.module.entry
   return ComputationGraph(
     computation=computation,
-    instructions=tuple(nodes.instructions),
-    predecessors=tuple(tuple(sorted(p)) for p in nodes.predecessors),
-    values=tuple(values.values),
-    owned_bytes=0 if is_entry else values.owned_bytes(),
-    num_pinned=nodes.num_pinned,
-    is_repaired=bool(renumbered),
+    instructions=tuple(parts.instructions),
+    predecessors=tuple(tuple(sorted(p)) for p in parts.predecessors),
+    values=tuple(parts.values),
+    owned_bytes=0 if is_entry else parts.owned_bytes(),
+    num_pinned=parts.num_pinned,
+    is_repaired=parts.is_repaired,
     make_graph=functools.partial(
-      _graph, model, nodes, values, callees or {}, sharing, is_entry
+      _graph, model, parts, callees or {}, sharing, is_entry
     ),
   )
 
@@ -167,14 +191,13 @@ def may_share_on_heap(
 
 def _graph(
   model: AssignmentModel,
-  nodes: HloNodes,
-  values: HloValues,
+  parts: HloParts,
   callees: Mapping[int, int],
   sharing: Sharing,
   is_entry: bool,
 ) -> Graph:
-  slots = values.slots()
-  shares = _shares(model, nodes, values, sharing, max(slots, default=0))
+  slots = parts.slots()
+  shares = _shares(model, parts, sharing, max(slots, default=0))
   return Graph(
     nodes=tuple(
       Node(
@@ -187,18 +210,17 @@ def _graph(
         source=model.module.source(instruction),
       )
       for instruction, predecessors, pairs in zip(
-        nodes.instructions, nodes.predecessors, shares, strict=True
+        parts.instructions, parts.predecessors, shares, strict=True
       )
     ),
-    buffers=values.buffers(),
+    buffers=parts.buffers(),
     base_bytes=sum(slots) if is_entry else 0,
   )
 
 
 def _shares(
   model: AssignmentModel,
-  nodes: HloNodes,
-  values: HloValues,
+  parts: HloParts,
   sharing: Sharing,
   largest_slot_bytes: int,
 ) -> list[dict[tuple[int, int], None]]:
@@ -207,20 +229,20 @@ def _shares(
   What is no larger than the largest slot may lie in one, where sharing has
   wider rules than on the heap.
   """
-  number = {v: b for b, v in enumerate(values.values)}
-  shares: list[dict[tuple[int, int], None]] = [{} for _ in nodes.instructions]
-  for old, new in values.followers:
-    writer = values.definers[new]
-    if writer is not None and writer in values.touchers[old]:
+  number = {v: b for b, v in enumerate(parts.values)}
+  shares: list[dict[tuple[int, int], None]] = [{} for _ in parts.instructions]
+  for old, new in parts.followers:
+    writer = parts.definers[new]
+    if writer is not None and writer in parts.touchers[old]:
       shares[writer][number[old], number[new]] = None
   trees = model.analysis.dataflow.trees
-  for value in values.values:
-    writer, instruction = values.definers[value], value.instruction
+  for value in parts.values:
+    writer, instruction = parts.definers[value], value.instruction
     # Only what a node itself makes, and not what it calls: what a loop carries
     # shares by its chain, and the results of calls never do.
     if (
       writer is None
-      or nodes.instructions[writer] is not instruction
+      or parts.instructions[writer] is not instruction
       or instruction.opcode in CALLERS
     ):
       continue

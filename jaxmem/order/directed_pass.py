@@ -39,8 +39,8 @@ class DirectedPass:
   """
 
   def __init__(self, graph: Graph, *, forward: bool):
-    self._forward = forward
-    self._initial = PassState(DirectedGraph.of(graph, forward=forward))
+    self._graph = DirectedGraph.of(graph, forward=forward)
+    self._initial = PassState(self._graph)
     self.num_runs = 0
 
   def __call__(
@@ -60,45 +60,27 @@ class DirectedPass:
     Returns:
       A topological order whose peak is below `limit_bytes`, or None.
     """
-    if not self._forward:
-      priority_order = priority_order[::-1]
-    run = _Run(self._initial.copy(), priority_order, soft_bytes, limit_bytes)
-    order = run.complete()
-    self.num_runs += run.state.num_runs
-    if order is None:
-      return None
-    return tuple(order if self._forward else reversed(order))
-
-
-class _Run:
-  """The bookkeeping of a single pass."""
-
-  def __init__(
-    self,
-    state: PassState,
-    priority_order: Sequence[int],
-    soft_bytes: int,
-    limit_bytes: int,
-  ):
-    self.state = state
-    self._graph = state.graph
-    self._node_at = priority_order
+    step = 1 if self._graph.forward else -1
+    self._state = self._initial.copy()
+    self._node_at = priority_order[::step]
     self._soft_bytes = soft_bytes
     self._limit_bytes = limit_bytes
-    num_nodes = state.graph.num_nodes
-    self._priority = [0] * num_nodes
-    for rank, v in enumerate(priority_order):
+    self._priority = [0] * self._graph.num_nodes
+    for rank, v in enumerate(self._node_at):
       self._priority[v] = rank
-    self._place = [_HIDDEN] * num_nodes
+    self._place = [_HIDDEN] * self._graph.num_nodes
     self._heap: list[int] = []
     # Pairs of peak minus live bytes, and priority.
     self._blocked: list[tuple[int, int]] = []
-    self._dirty: list[int] = []
-    self._is_dirty = [False] * num_nodes
+    # The nodes to try an excursion from; the last one comes first.
+    self._dirty: dict[int, None] = {}
+    is_complete = self._complete()
+    self.num_runs += self._state.num_runs
+    return tuple(self._state.log[::step]) if is_complete else None
 
-  def complete(self) -> list[int] | None:
-    """Runs everything; None if the hard limit was reached."""
-    state, num_nodes = self.state, self._graph.num_nodes
+  def _complete(self) -> bool:
+    """Runs everything; False if the hard limit was reached."""
+    state, num_nodes = self._state, self._graph.num_nodes
     for v in range(num_nodes):
       if not state.waiting[v] and state.net[v] <= 0:
         state.falling.append(v)
@@ -116,16 +98,15 @@ class _Run:
       v = self._select()
       first = len(state.log)
       if v < 0 or state.run_with_lazy(v) >= self._limit_bytes:
-        return None
+        return False
       self._absorb(first)
-    return state.log
+    return True
 
   def _make_excursions(self) -> None:
     """Tries an excursion from every node that a step has changed."""
-    state, dirty = self.state, self._dirty
+    state, dirty = self._state, self._dirty
     while dirty:
-      v = dirty.pop()
-      self._is_dirty[v] = False
+      v, _ = dirty.popitem()
       if state.waiting[v] < 0:
         continue
       first, num_falling = len(state.log), len(state.falling)
@@ -150,7 +131,7 @@ class _Run:
     Returns the length of the log at the lowest point; None if that is higher
     than it began, or if the budget was left.
     """
-    state, soft_bytes = self.state, self._soft_bytes
+    state, soft_bytes = self._state, self._soft_bytes
     base, num_falling = state.live, len(state.falling)
     num_ready = len(state.ready)
     # The lazy nodes that v waits for mostly start what v touches: enough to
@@ -174,7 +155,7 @@ class _Run:
 
   def _least_net(self, num_ready: int) -> int:
     """The node of `ready[num_ready:]` that adds least and fits, or -1."""
-    state = self.state
+    state = self._state
     best, best_net = -1, 0
     for v in state.ready[num_ready:]:
       if state.waiting[v] < 0:
@@ -186,7 +167,7 @@ class _Run:
 
   def _try(self, v: int) -> tuple[int, int]:
     """The peak and the net bytes of running v with its missing lazy nodes."""
-    state = self.state
+    state = self._state
     peak = state.peak_of(v)
     if not state.waiting[v] or peak > self._soft_bytes:
       return peak, state.net[v]
@@ -201,7 +182,7 @@ class _Run:
 
   def _select(self) -> int:
     """Rules 3 and 4: the next node; -1 if it would reach the hard limit."""
-    state, heap, blocked = self.state, self._heap, self._blocked
+    state, heap, blocked = self._state, self._heap, self._blocked
     while blocked and state.live + blocked[0][0] <= self._soft_bytes:
       self._unblock(self._node_at[heapq.heappop(blocked)[1]])
     while heap:
@@ -224,7 +205,7 @@ class _Run:
 
   def _absorb(self, first: int) -> None:
     """Makes candidates known and marks what the steps since `first` changed."""
-    state, graph = self.state, self._graph
+    state, graph = self._state, self._graph
     for v in state.ready:
       if self._place[v] == _HIDDEN and state.waiting[v] >= 0:
         self._place[v] = _IN_HEAP
@@ -241,18 +222,18 @@ class _Run:
             self._unblock(u)
 
   def _unblock(self, v: int) -> None:
-    if self._place[v] == _BLOCKED and self.state.waiting[v] >= 0:
+    if self._place[v] == _BLOCKED and self._state.waiting[v] >= 0:
       self._place[v] = _IN_HEAP
       heapq.heappush(self._heap, self._priority[v])
 
   def _mark(self, v: int) -> None:
     """Has an excursion from v tried again, or from what v waits for."""
-    state = self.state
+    state = self._state
     if state.waiting[v] < 0 or self._graph.lazy[v]:
       return
     if not state.eager_waiting[v]:
       self._unblock(v)
-      self._add_dirty(v)
+      self._dirty.setdefault(v)
     elif state.eager_waiting[v] <= _MAX_WAITING_TO_WAKE:
       for p in self._graph.before[v]:
         if (
@@ -260,9 +241,4 @@ class _Run:
           and state.waiting[p] >= 0
           and not self._graph.lazy[p]
         ):
-          self._add_dirty(p)
-
-  def _add_dirty(self, v: int) -> None:
-    if not self._is_dirty[v]:
-      self._is_dirty[v] = True
-      self._dirty.append(v)
+          self._dirty.setdefault(p)

@@ -82,13 +82,13 @@ def _decide(module: Module, platform: str, options: Options) -> ModulePlan:
   baseline = original.model.assign().temp_bytes
   enough = baseline * (1 - options.min_gain)
   copies = find_copies(original.model, original.entry)
-  removed = tuple(c.copy.id for c in copies.removable)
+  removed = tuple(copies.removable)
   found = None
   if removed and options.remove_copies:
     changed = module.with_bitcasts(removed)
     search = OrderSearch(changed, platform, options, original.model)
     # Copies that need not be made save time, too.
-    copied = sum(c.size_bytes for c in copies.removable)
+    copied = sum(copies.removable.values())
     is_copied_much = copied >= baseline * options.min_gain
     limit = baseline if is_copied_much else enough
     if search.may_reach(limit):

@@ -9,14 +9,13 @@ from jaxmem.rewrite.recompute_rules import (
   RecomputeRules,
   recomputable,
 )
-from jaxmem.rewrite.removable_copies import Copies, RemovableCopy, find_copies
+from jaxmem.rewrite.removable_copies import Copies, find_copies
 
 __all__ = [
   "Copies",
   "Edits",
   "RecomputeError",
   "RecomputeRules",
-  "RemovableCopy",
   "apply_edits",
   "edits",
   "fetch_arguments",

@@ -21,7 +21,7 @@ from jaxmem.rewrite.fusion_parts import can_split, part_of_body, part_of_shape
 from jaxmem.rewrite.host_copies import check_platform, end_copy, start_copy
 from jaxmem.rewrite.latest_producers import SUFFIX, LatestProducers
 from jaxmem.rewrite.module_editor import ModuleEditor
-from jaxmem.rewrite.prune import prune
+from jaxmem.rewrite.prune import Pruner
 from jaxmem.rewrite.recompute_rules import (
   RecomputeError,
   RecomputeRules,
@@ -56,14 +56,14 @@ def apply_edits(
   """
   if edits.offloads:
     check_platform(platform)
-  return _Rewriter(module, edits, rules or recomputable(module)).run()
+  return _Rewriter(edits, rules or recomputable(module)).run()
 
 
 class _Rewriter:
   """Plans what to do when, then walks the schedule and does it."""
 
-  def __init__(self, module: Module, edits: Edits, rules: RecomputeRules):
-    self._module = module
+  def __init__(self, edits: Edits, rules: RecomputeRules):
+    module = self._module = rules.module
     self._entry = module.entry
     self._rules = rules
     self._editor = ModuleEditor(module)
@@ -84,9 +84,8 @@ class _Rewriter:
       self._keep(instruction)
       for act in self._after.get(time, ()):
         act(time + 1)
-    emitted = self._producers.emitted
-    kept = prune(self._module, self._rules, self._editor, emitted)
-    return self._editor.finish(kept)
+    pruner = Pruner(self._rules, self._editor)
+    return self._editor.finish(pruner.run(self._producers.emitted))
 
   # Edits: checked first, done when the walk comes by.
 
@@ -130,13 +129,13 @@ class _Rewriter:
     value = self._definition(moved)
     slot = yield
     source = self._original(moved)
-    producers.check_original(value, slot, "its copy to the host")
+    producers.check_readable(value, slot, "its copy to the host")
     shape = producers.shape_of(source)
     store = start_copy(editor, source, shape, to_host=True)
     producers.emit(store)
     slot = yield
     # Until here the copy reads the value.
-    producers.check_original(value, slot, "its copy to the host")
+    producers.check_readable(value, slot, "its copy to the host")
     stored = end_copy(editor, store)
     producers.emit(stored)
     yield

@@ -14,6 +14,8 @@ from jaxmem_hlo.module import (
 )
 from jaxmem_hlo.proto import hlo_pb2
 
+from jaxmem.graph import reachable
+
 # Fusions whose kernel XLA derives from the body alone.
 _DERIVED_KINDS = frozenset({"kLoop", "kInput"})
 
@@ -126,14 +128,7 @@ def _is_computed(body: Computation, output: int) -> bool:
 
 
 def _needed(body: Computation, roots: Sequence[int]) -> set[int]:
-  needed: set[int] = set()
-  stack = list(roots)
-  while stack:
-    current = stack.pop()
-    if current not in needed:
-      needed.add(current)
-      stack.extend(body.by_id[current].operands)
-  return needed
+  return reachable(roots, lambda i: body.by_id[i].operands)
 
 
 def _set_program_shape(part: hlo_pb2.Computation) -> None:

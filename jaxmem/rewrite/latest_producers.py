@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from jaxmem_hlo.buffers import dataflow
 from jaxmem_hlo.module import Instruction, shapes
 from jaxmem_hlo.proto import hlo_pb2
@@ -15,14 +13,6 @@ from jaxmem.rewrite.recompute_rules import RecomputeError, RecomputeRules
 SUFFIX = "recompute"
 # The slot of producers that were there before the walk.
 _NEVER_MADE = -1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Producer:
-  """Who holds a value: an instruction, and the slot where it was made."""
-
-  instruction_id: int
-  slot: int
 
 
 class LatestProducers:
@@ -53,7 +43,8 @@ class LatestProducers:
       value: self.times[writer.id]
       for value, writer in rules.overwriters.items()
     }
-    self._latest: dict[dataflow.Value, _Producer] = {}
+    # Who holds each value, and the slot in which it was made.
+    self._latest: dict[dataflow.Value, tuple[int, int]] = {}
     self._views: dict[tuple[int, int], int] = {}
     self._shapes = {i.id: i.shape for i in self._entry.instructions}
 
@@ -70,7 +61,7 @@ class LatestProducers:
     self, value: dataflow.Value, instruction_id: int, slot: int
   ) -> None:
     """Has whoever reads a value from a slot on read an instruction."""
-    self._latest[value] = _Producer(instruction_id, slot)
+    self._latest[value] = instruction_id, slot
 
   def resolve(self, operand: int, slot: int) -> int:
     """Returns what to read instead of an operand: the latest producer."""
@@ -79,10 +70,10 @@ class LatestProducers:
       return self._resolve_tuple(instruction, slot)
     if shapes.is_tuple(instruction.shape):
       return operand
-    producer = self._latest.get(self._trees[operand][()])
-    if producer is None:
+    value = self._trees[operand][()]
+    if value not in self._latest:
       return operand
-    return self._view(producer.instruction_id, instruction)
+    return self._view(self._latest[value][0], instruction)
 
   def _resolve_tuple(self, instruction: Instruction, slot: int) -> int:
     elements = [self.resolve(o, slot) for o in instruction.operands]
@@ -118,26 +109,23 @@ class LatestProducers:
   def check_operand(self, operand: int, slot: int, reader: Instruction) -> None:
     """Refuses an operand of a second run behind a write to its buffer."""
     for value in self._trees[operand].values():
-      producer = self._latest.get(value)
-      made = _NEVER_MADE if producer is None else producer.slot
-      self._check_readable(value, made, slot, f"a second {reader.name}")
+      _, made = self._latest.get(value, (operand, _NEVER_MADE))
+      self.check_readable(value, slot, f"a second {reader.name}", made)
 
-  def check_original(
-    self, value: dataflow.Value, slot: int, reader: str
-  ) -> None:
-    """Refuses a read of a value as it was first made, likewise."""
-    self._check_readable(value, _NEVER_MADE, slot, reader)
-
-  def _check_readable(
-    self, value: dataflow.Value, made: int, slot: int, reader: str
+  def check_readable(
+    self,
+    value: dataflow.Value,
+    slot: int,
+    reader: str,
+    made: int = _NEVER_MADE,
   ) -> None:
     """Refuses a read behind the write that took the value's buffer.
 
     Args:
       value: What is read.
-      made: The slot in which its latest producer was made.
       slot: The slot of the read.
       reader: Who reads.
+      made: The slot in which what is read was made.
     """
     written = self._overwritten.get(value)
     if written is not None and made <= written < slot:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from jaxmem_hlo.module import Module, list_in_post_order
 from jaxmem_hlo.proto import hlo_pb2
+
+from jaxmem.graph import reachable
 
 _LOCAL_BITS = 32
 _LOCAL_MASK = (1 << _LOCAL_BITS) - 1
@@ -91,9 +93,11 @@ class ModuleEditor:
     """
     edited = self._edited_entry(entry)
     callees = {c.id: c.callees for c in self._module.computations}
-    before = _reachable(callees, edited.id) | {c.id for c in self._added}
+    before = reachable([edited.id], callees.__getitem__) | {
+      c.id for c in self._added
+    }
     callees.update((c.id, _callees(c)) for c in (*self._added, edited))
-    gone = before - _reachable(callees, edited.id)
+    gone = before - reachable([edited.id], callees.__getitem__)
     kept = [c.proto for c in self._module.computations if c.id != edited.id]
     kept += [*self._added, edited]
     module = self._module.with_computations(c for c in kept if c.id not in gone)
@@ -123,14 +127,3 @@ class ModuleEditor:
 def _callees(computation: hlo_pb2.Computation) -> frozenset[int]:
   called = (i.called_computation_ids for i in computation.instructions)
   return frozenset[int]().union(*called)
-
-
-def _reachable(callees: Mapping[int, Collection[int]], root: int) -> set[int]:
-  """Ids of a computation and of all that it calls."""
-  found = {root}
-  stack = [root]
-  while stack:
-    new = [c for c in callees[stack.pop()] if c not in found]
-    found.update(new)
-    stack += new
-  return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxmem_hlo.module import RENAMES, Instruction, Module
+from jaxmem_hlo.module import RENAMES, Instruction
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.rewrite.fusion_parts import can_split, part_of_body, part_of_shape
@@ -14,35 +14,19 @@ from jaxmem.rewrite.recompute_rules import RecomputeRules
 _ELEMENT = "get-tuple-element"
 
 
-def prune(
-  module: Module,
-  rules: RecomputeRules,
-  editor: ModuleEditor,
-  instructions: Sequence[hlo_pb2.Instruction],
-) -> list[hlo_pb2.Instruction]:
+class Pruner:
   """Drops instructions that lost their readers, and outputs of fusions.
 
   Only what may run twice may also not run at all. What nobody read before the
   edit stays.
 
   Args:
-    module: The module before the edit.
-    rules: What may run twice there.
+    rules: What may run twice in the module before the edit.
     editor: Takes the bodies of fusions that are cut down.
-    instructions: The edited entry in execution order; its messages are
-      changed.
-
-  Returns:
-    What is left, in the same order.
   """
-  return _Pruner(module, rules, editor).run(instructions)
 
-
-class _Pruner:
-  def __init__(
-    self, module: Module, rules: RecomputeRules, editor: ModuleEditor
-  ):
-    self._module = module
+  def __init__(self, rules: RecomputeRules, editor: ModuleEditor):
+    self._module = rules.module
     self._rules = rules
     self._editor = editor
     self._readers: dict[int, list[hlo_pb2.Instruction]] = {}
@@ -51,8 +35,13 @@ class _Pruner:
   def run(
     self, instructions: Sequence[hlo_pb2.Instruction]
   ) -> list[hlo_pb2.Instruction]:
-    """Walks backwards, so that all readers of an instruction are known."""
+    """Returns what is left of an edited entry, in the same order.
+
+    Args:
+      instructions: In execution order; the messages are changed.
+    """
     kept: list[hlo_pb2.Instruction] = []
+    # Backwards, so that all readers of an instruction are known.
     for proto in reversed(instructions):
       if proto.id not in self._readers and self._may_go(proto.id):
         continue

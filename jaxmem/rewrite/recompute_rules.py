@@ -57,35 +57,28 @@ class RecomputeRules:
 
   def why_not(self, value: Value) -> str:
     """Returns why a value may not be made again, "" if it may."""
-    instruction = self.module.entry.by_id.get(value.instruction)
-    if instruction is None:
-      return "it is no instruction of the entry computation"
-    refusal = self.refusals.get(instruction.id)
-    if refusal:
-      return refusal
-    return self._why_no_array(instruction, value) or (
-      "the program returns it" if value in self.results else ""
-    )
+    return self.refusals.get(value.instruction) or self._why_no_edit(value)
 
   def why_not_moved(self, value: Value) -> str:
     """Returns why a value may not go to the host and back, "" if it may."""
     instruction = self.module.entry.by_id.get(value.instruction)
-    if instruction is None:
-      return "it is no instruction of the entry computation"
-    if instruction.opcode in GIVEN or instruction.opcode in RENAMES:
-      return f"a {instruction.opcode} produces no value"
-    if instruction.opcode.endswith("-start"):
+    opcode = instruction.opcode if instruction else ""
+    if opcode in GIVEN or opcode in RENAMES:
+      return f"a {opcode} produces no value"
+    if opcode.endswith("-start"):
       return "it is not there before the asynchronous operation is done"
-    reason = self._why_no_array(instruction, value)
-    if reason:
+    reason = self._why_no_edit(value)
+    if reason or instruction is None:
       return reason
-    if value in self.results:
-      return "the program returns it"
     index = () if value.output is None else (value.output,)
     is_moved = shapes.subshape(instruction.shape, index).layout.memory_space
     return "it is not in the device's own memory" if is_moved else ""
 
-  def _why_no_array(self, instruction: Instruction, value: Value) -> str:
+  def _why_no_edit(self, value: Value) -> str:
+    """Why no edit may name a value, "" if one may."""
+    instruction = self.module.entry.by_id.get(value.instruction)
+    if instruction is None:
+      return "it is no instruction of the entry computation"
     shape = instruction.shape
     if shapes.is_tuple(shape) != (value.output is not None):
       return "output must be an index if, and only if, the shape is a tuple"
@@ -95,7 +88,7 @@ class RecomputeRules:
       shape = shape.tuple_shapes[value.output]
     if shapes.is_tuple(shape) or shape.element_type == shapes.TOKEN:
       return "it is no array"
-    return ""
+    return "the program returns it" if value in self.results else ""
 
 
 def recomputable(
@@ -112,11 +105,9 @@ def recomputable(
   """
   analysis = analysis or BufferAnalysis(module)
   entry = module.entry
-  refusals = {}
-  for instruction in entry.instructions:
-    reason = _why_not(module, instruction)
-    if reason:
-      refusals[instruction.id] = reason
+  refusals = {
+    i.id: reason for i in entry.instructions if (reason := _why_not(module, i))
+  }
   results = {
     named
     for value in analysis.dataflow.trees[entry.root.id].values()
@@ -144,11 +135,7 @@ def named_value(module: Module, value: dataflow.Value) -> Value | None:
 def _find_overwriters(
   analysis: BufferAnalysis,
 ) -> dict[dataflow.Value, Instruction]:
-  """Returns which entry instruction writes over a value in place.
-
-  Args:
-    analysis: The module's buffers.
-  """
+  """Returns which entry instruction writes over a value in place."""
   module = analysis.module
   schedule = module.schedule(module.entry.id)
   times = {i.id: t for t, i in enumerate(schedule)}
@@ -197,12 +184,11 @@ def _why_not(module: Module, instruction: Instruction) -> str:
     for _, shape in shapes.subshapes(instruction.shape)
   ):
     return "it returns a token"
-  reason = _why_not_pure(module, instruction)
-  if reason:
-    return reason
-  if aliasing.in_place_pairs(module, instruction):
-    return "it writes into an operand in place"
-  return ""
+  return _why_not_pure(module, instruction) or (
+    "it writes into an operand in place"
+    if aliasing.in_place_pairs(module, instruction)
+    else ""
+  )
 
 
 def _why_not_pure(module: Module, instruction: Instruction) -> str:
@@ -217,9 +203,9 @@ def _why_not_pure(module: Module, instruction: Instruction) -> str:
     _PURE_CALLS
   ):
     return f"what {proto.custom_call_target!r} does is not known"
-  for callee in instruction.callees:
-    for inner in module.by_id[callee].instructions:
-      reason = _why_not_pure(module, inner)
-      if reason:
-        return reason
-  return ""
+  reasons = (
+    _why_not_pure(module, inner)
+    for callee in instruction.callees
+    for inner in module.by_id[callee].instructions
+  )
+  return next(filter(None, reasons), "")

@@ -72,9 +72,8 @@ class RecordedTest(parameterized.TestCase):
     model = AssignmentModel(recorded.module, recorded.platform)
     found = from_hlo(model, model.module.entry)
     copies = rewrite.find_copies(model, found)
-    ids = [c.copy.id for c in copies.removable]
-    self.assertNotEmpty(ids)
-    module = model.module.with_bitcasts(ids)
+    self.assertNotEmpty(copies.removable)
+    module = model.module.with_bitcasts(copies.removable)
     found = _graph(module, platform=recorded.platform)
     initial = range(found.graph.num_nodes)
     order_ids = found.schedule(initial)

@@ -41,7 +41,7 @@ def _mixing_update(w, x):
 def _copies(captured: record_modules.Captured):
   model = AssignmentModel(captured.module, captured.platform)
   entry = from_hlo(model, captured.module.entry)
-  return model, entry, find_copies(model, entry)
+  return model.analysis, find_copies(model, entry)
 
 
 class CopiesTest(parameterized.TestCase):
@@ -53,31 +53,35 @@ class CopiesTest(parameterized.TestCase):
       i for i in captured.module.entry.instructions if i.opcode == "copy"
     ]
     self.assertNotEmpty(copied)
-    _, _, copies = _copies(captured)
+    _, copies = _copies(captured)
     self.assertLen(copies.removable, len(copied))
 
   def test_every_reader_runs_before_the_update(self):
     captured = record_modules.capture(
       _late_use, ([_MATRIX] * 4, _MATRIX), donate_argnums=0
     )
-    model, entry, copies = _copies(captured)
-    module = captured.module.with_bitcasts(
-      [c.copy.id for c in copies.removable]
-    )
+    analysis, copies = _copies(captured)
+    module = captured.module.with_bitcasts(copies.removable)
     changed = from_hlo(AssignmentModel(module, captured.platform), module.entry)
     position = {i.id: n for n, i in enumerate(changed.instructions)}
-    for removed in copies.removable:
-      writer = position[entry.instructions[removed.writer].id]
-      self.assertNotEmpty(removed.readers)
-      for reader in removed.readers:
-        self.assertLess(position[entry.instructions[reader].id], writer)
-    self.assertIsNot(model.module, module)
+    for copy_id in copies.removable:
+      copy = captured.module.instruction(copy_id)
+      old, copied = (
+        analysis.dataflow.trees[i][()] for i in (*copy.operands, copy_id)
+      )
+      (new,) = (v for v in analysis.buffer_of(old).values if v is not old)
+      writer = new.instruction.id
+      readers = {use.instruction.id for use in (*old.uses, *copied.uses)}
+      readers &= position.keys() - {writer}
+      self.assertNotEmpty(readers)
+      for reader in readers:
+        self.assertLess(position[reader], position[writer])
 
   def test_a_reader_that_needs_the_update_keeps_its_copy(self):
     captured = record_modules.capture(
       _read_after_update, (_MATRIX, _MATRIX), donate_argnums=0
     )
-    _, _, copies = _copies(captured)
+    _, copies = _copies(captured)
     self.assertEmpty(copies.removable)
     self.assertEqual(copies.kept_bytes, {"order": 4 * _SIZE * _SIZE})
 
