@@ -39,10 +39,9 @@ _TRANSCENDENTAL = frozenset(
 _FREE = frozenset({"copy", "map", "rng", "stochastic-convert"})
 
 
-# These run a computation, or apply one to elements, so many times.
+# These apply a computation, to elements in most cases.
 _CALLERS = frozenset(
-  "async-start call fusion map reduce reduce-window scatter select-and-scatter"
-  " while".split()
+  "fusion map reduce reduce-window scatter select-and-scatter".split()
 )
 
 
@@ -62,11 +61,6 @@ class Flops:
   )
   scalar: float = 0.0
   transcendental: float = 0.0
-
-  @property
-  def total(self) -> float:
-    """All flops, transcendental functions left out, as XLA does."""
-    return sum(self.products.values()) + self.scalar
 
   def add(self, other: Flops, times: float = 1.0) -> None:
     """Adds another count, several times."""
@@ -143,20 +137,17 @@ class FlopCounter:
   def count(self, instruction: Instruction) -> Flops:
     """Returns what one execution of an instruction computes.
 
-    A loop counts one iteration, a conditional its dearest branch.
+    What an instruction has run by the schedule of a computation is not counted.
     """
     opcode = instruction.opcode
     flops = Flops()
     product = self._product(instruction)
     if product is not None:
       flops.products[_precision(instruction)] = product
-    elif opcode == "conditional":
-      branches = [self.body(c) for c in instruction.callees]
-      flops.add(max(branches, key=lambda b: b.total))
     elif opcode in _CALLERS:
       times = self._applications(instruction)
       for callee in instruction.callees:
-        flops.add(self.body(callee), times)
+        flops.add(self._body(callee), times)
     elif opcode == "sort":
       # What XLA supposes: n log n comparisons of one operation each.
       count = shapes.num_elements(self._operand(instruction, 0))
@@ -167,7 +158,7 @@ class FlopCounter:
       flops.scalar = _num_elements(instruction.shape)
     return flops
 
-  def body(self, computation_id: int) -> Flops:
+  def _body(self, computation_id: int) -> Flops:
     """Returns what one execution of a computation computes."""
     if computation_id not in self._bodies:
       flops = Flops()

@@ -31,27 +31,15 @@ class TrafficCounter:
 
   def __init__(self, module: Module):
     self._module = module
-    self._bodies: dict[int, float] = {}
 
   def count(self, instruction: Instruction) -> float:
     """Returns the bytes that one execution reads and writes.
 
-    A loop counts one iteration, a conditional its dearest branch.
+    What an instruction has run by the schedule of a computation is not counted.
     """
-    opcode = instruction.opcode
     if is_free(instruction):
       return 0.0
-    if opcode == "conditional":
-      return max(self._body(c) for c in instruction.callees)
-    if opcode in ("while", "call", "async-start"):
-      return sum(self._body(c) for c in instruction.callees)
     return self._read(instruction) + self._written(instruction)
-
-  def _body(self, computation_id: int) -> float:
-    if computation_id not in self._bodies:
-      body = self._module.by_id[computation_id]
-      self._bodies[computation_id] = sum(map(self.count, body.instructions))
-    return self._bodies[computation_id]
 
   def _read(self, instruction: Instruction) -> float:
     total = 0.0

@@ -18,7 +18,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem.cost import Device, Rates, copies, instruction_seconds
-from jaxmem.graph import ComputationGraph, from_hlo, liveness
+from jaxmem.graph import ComputationGraph, from_hlo, liveness, successors_of
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.tuning import TUNING
 
@@ -161,7 +161,7 @@ class _Mover:
     gap = {n: k for k, n in enumerate(self._kernels)}
     partner = {n: pair for pair in self._pairs for n in pair}
     predecessors = self._entry.predecessors
-    successors = _successors(predecessors)
+    successors = successors_of(predecessors)
     latest: dict[tuple[int, int], int] = {}
 
     def last(pair: tuple[int, int]) -> int:
@@ -331,12 +331,4 @@ def _pairs(entry: ComputationGraph) -> list[tuple[int, int]]:
     comes_back = entry.instructions[source].opcode == "copy-done"
     if copies.direction(begun) is not None and not comes_back:
       found.append((start, done))
-  return found
-
-
-def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
-  found: list[list[int]] = [[] for _ in predecessors]
-  for node, needed in enumerate(predecessors):
-    for other in needed:
-      found[other].append(node)
   return found

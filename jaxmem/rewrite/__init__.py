@@ -3,7 +3,7 @@
 from jaxmem.rewrite import edits, fusion_parts, recompute_rules
 from jaxmem.rewrite.edit_schedule import apply_edits
 from jaxmem.rewrite.edits import Edits
-from jaxmem.rewrite.fetch_arguments import fetch_arguments
+from jaxmem.rewrite.host_copies import fetch_arguments
 from jaxmem.rewrite.recompute_rules import (
   RecomputeError,
   RecomputeRules,

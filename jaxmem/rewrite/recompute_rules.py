@@ -143,15 +143,15 @@ def _find_overwriters(
   for buffer in analysis.buffers:
     if len(buffer.values) < 2 or buffer.values[0].is_tuple_table:
       continue
-    chain = [
-      (time, value.id, value)
+    made = {
+      value: time
       for value in buffer.values
       if (time := _definition_time(module, times, value)) is not None
-    ]
-    chain.sort(key=lambda item: item[:2])
-    for (_, _, old), (time, _, _) in itertools.pairwise(chain):
-      if time >= 0:
-        found[old] = schedule[time]
+    }
+    chain = sorted(made, key=lambda value: (made[value], value.id))
+    for old, new in itertools.pairwise(chain):
+      if made[new] >= 0:
+        found[old] = schedule[made[new]]
   return found
 
 

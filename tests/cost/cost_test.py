@@ -37,12 +37,23 @@ _UNIT = Rates(
 def _totals(module):
   """Flops, transcendentals and bytes; loops once, as XLA counts them."""
   flops, traffic = FlopCounter(module), TrafficCounter(module)
-  counts = [flops.count(i) for i in module.entry.instructions]
-  return (
-    sum(c.total for c in counts),
-    sum(c.transcendental for c in counts),
-    sum(traffic.count(i) for i in module.entry.instructions),
-  )
+
+  def of(instruction):
+    if instruction.opcode in ("async-start", "call", "conditional", "while"):
+      bodies = [total(module.by_id[c]) for c in instruction.callees]
+      is_choice = instruction.opcode == "conditional"
+      return max(bodies) if is_choice else map(sum, zip(*bodies, strict=True))
+    found = flops.count(instruction)
+    return (
+      sum(found.products.values()) + found.scalar,
+      found.transcendental,
+      traffic.count(instruction),
+    )
+
+  def total(computation):
+    return tuple(map(sum, zip(*map(of, computation.instructions), strict=True)))
+
+  return total(module.entry)
 
 
 def _captured(function, *args, target=None, **kwargs):
