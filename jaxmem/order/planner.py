@@ -79,8 +79,7 @@ def plan_order(
     `near_initial`, the candidates hold it as it was found, too.
 
   Raises:
-    ValueError: If the effort is unknown or the order is not topological
-      (`ValidationError`).
+    ValueError: If the effort is unknown or the order is not topological.
   """
   if effort not in _TEAMS:
     raise ValueError(
