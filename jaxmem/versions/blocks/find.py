@@ -143,9 +143,9 @@ class _Forward:
     """Returns the flops of products that recomputing a block takes."""
     values = self._values
     (group,) = make_groups(values, [Block(start, stop, self._end)], 1)
-    recipe = make_recipe(values, group, ())
+    recipe = make_recipe(group, ())
     eqns = recipe.eqns if recipe else ()
-    return sum(_flops(values.jaxpr.eqns[index]) for index in eqns)
+    return sum(_flops(values.eqns[index]) for index in eqns)
 
   def _held(self, start: int, end: int) -> int:
     held = self._residual_bytes
@@ -156,7 +156,7 @@ class _Forward:
     """A number for each equation, the same for those that are alike."""
     numbers: dict[object, int] = {}
     kinds = []
-    for eqn in self._values.jaxpr.eqns[self._start : self._end]:
+    for eqn in self._values.eqns[self._start : self._end]:
       types = [str(atom.aval) for atom in (*eqn.invars, *eqn.outvars)]
       key = eqn.primitive.name, *types
       kinds.append(numbers.setdefault(key, len(numbers)))
@@ -187,7 +187,7 @@ class _Forward:
     """Yields what equations make, but for what depends on weights alone."""
     weights = self._weights()
     for index in range(self._start, self._end):
-      eqn = self._values.jaxpr.eqns[index]
+      eqn = self._values.eqns[index]
       if operands(eqn) and all(v in weights for v in operands(eqn)):
         weights.update(results(eqn))
         continue

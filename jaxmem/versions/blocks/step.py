@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from jax.extend import core
 
@@ -12,8 +12,6 @@ from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import again_seconds, choose_kept
 from jaxmem.versions.blocks.recipe import (
-  Group,
-  Recipe,
   crossing_bytes,
   make_groups,
   make_recipe,
@@ -61,7 +59,7 @@ class Recomputed:
     again_s: Estimated seconds of the products and other heavy equations that
       run again.
     fused_s: Estimated seconds of the kernels between them; see `blocks.fused`.
-    rewrite: Returns the step, written anew; the same at each call.
+    rewrite: Writes the step anew.
   """
 
   num_dropped: int
@@ -73,58 +71,10 @@ class Recomputed:
     repr=False, compare=False
   )
 
-  @property
+  @functools.cached_property
   def closed_jaxpr(self) -> core.Jaxpr:
-    """The step."""
+    """The step, written anew."""
     return self.rewrite()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Chosen:
-  """What is made again in a step, or in a loop in it.
-
-  Attributes:
-    values: Of its jaxpr.
-    runs: How many times it runs.
-    kept: What stays of the blocks.
-    recipes: How the others are made again, with the groups they are for.
-    loops: Equation -> the loop that it is, if there are no blocks around it.
-  """
-
-  values: Values
-  runs: int
-  kept: frozenset[core.Var]
-  recipes: tuple[tuple[Group, Recipe], ...]
-  loops: dict[int, "_Chosen"]
-
-  def walk(self) -> Iterator["_Chosen"]:
-    """Yields this and the loops within."""
-    yield self
-    for loop in self.loops.values():
-      yield from loop.walk()
-
-  def again_s(self, rates: Rates) -> float:
-    """Returns the seconds of heavy equations, loops within left out."""
-    recipes = [recipe for _, recipe in self.recipes]
-    return self.runs * again_seconds(self.values, recipes, rates)
-
-  def fused_s(self, rates: Rates) -> float:
-    """Returns the seconds of other kernels, loops within left out."""
-    return self.runs * sum(
-      fused_seconds(self.values, group, recipe, rates)
-      for group, recipe in self.recipes
-    )
-
-  def rewritten(self) -> core.Jaxpr:
-    """Returns the jaxpr that makes values again."""
-    jaxpr = self.values.jaxpr
-    if self.recipes:
-      return rewrite(self.values, [recipe for _, recipe in self.recipes])
-    eqns = [*jaxpr.eqns]
-    for index, loop in self.loops.items():
-      params = {**eqns[index].params, "jaxpr": loop.rewritten()}
-      eqns[index] = eqns[index].replace(params=params)
-    return jaxpr.replace(eqns=eqns)
 
 
 class BlockStep:
@@ -169,46 +119,53 @@ class BlockStep:
     """
     if choice.num_groups < 1:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
-    chosen = self._choose(choice, rates)
-    every = [*chosen.walk()]
-    dropped = [v for c in every for _, r in c.recipes for v in r.dropped]
-    return Recomputed(
-      num_dropped=len(dropped),
-      dropped_bytes=sum(num_bytes(v) for v in dropped),
-      kept_bytes=sum(num_bytes(v) for c in every for v in c.kept),
-      again_s=sum(c.again_s(rates) for c in every),
-      fused_s=sum(c.fused_s(rates) for c in every),
-      rewrite=functools.cache(
-        chosen.rewritten if dropped else lambda: self._given
-      ),
-    )
+    found = self._recompute(choice, rates)
+    if found.num_dropped:
+      return found
+    return dataclasses.replace(found, rewrite=lambda: self._given)
 
   def _describe(self) -> Blocks:
     if self._blocks:
-      values, number = self._values, len(self._blocks)
-      groups = make_groups(values, self._blocks, number)
-      total = sum(crossing_bytes(values, group) for group in groups)
+      number = len(self._blocks)
+      groups = make_groups(self._values, self._blocks, number)
+      total = sum(crossing_bytes(group) for group in groups)
       return Blocks(number=number, crossing_bytes=total // number)
     none = Blocks(number=0, crossing_bytes=0)
     inner = [loop.blocks for loop in self._loops.values()]
     return max([none, *inner], key=lambda found: found.number)
 
-  def _choose(self, choice: BlockChoice, rates: Rates) -> _Chosen:
-    values, kept, recipes = self._values, frozenset(), []
-    if self._blocks:
-      groups = make_groups(values, self._blocks, choice.num_groups)
-      kept = choose_kept(values, groups, choice.keep_bytes, rates)
-      for group in groups:
-        recipe = make_recipe(values, group, kept)
-        if recipe is not None:
-          recipes.append((group, recipe))
-    return _Chosen(
-      values=values,
-      runs=self._runs,
-      kept=kept,
-      recipes=tuple(recipes),
-      loops={
-        index: loop._choose(choice, rates)
-        for index, loop in self._loops.items()
-      },
+  def _recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
+    if not self._blocks:
+      return self._recompute_loops(choice, rates)
+    groups = make_groups(self._values, self._blocks, choice.num_groups)
+    kept = choose_kept(groups, choice.keep_bytes, rates)
+    made = [make_recipe(group, kept) for group in groups]
+    recipes = [recipe for recipe in made if recipe is not None]
+    dropped = [var for recipe in recipes for var in recipe.dropped]
+    return Recomputed(
+      num_dropped=len(dropped),
+      dropped_bytes=sum(num_bytes(v) for v in dropped),
+      kept_bytes=sum(num_bytes(v) for v in kept),
+      again_s=self._runs * again_seconds(recipes, rates),
+      fused_s=self._runs * sum(fused_seconds(r, rates) for r in recipes),
+      rewrite=lambda: rewrite(self._values, recipes),
+    )
+
+  def _recompute_loops(self, choice: BlockChoice, rates: Rates) -> Recomputed:
+    loops = {i: s._recompute(choice, rates) for i, s in self._loops.items()}
+
+    def rewritten() -> core.Jaxpr:
+      eqns = [*self._values.eqns]
+      for index, loop in loops.items():
+        params = {**eqns[index].params, "jaxpr": loop.closed_jaxpr}
+        eqns[index] = eqns[index].replace(params=params)
+      return self._values.jaxpr.replace(eqns=eqns)
+
+    return Recomputed(
+      num_dropped=sum(loop.num_dropped for loop in loops.values()),
+      dropped_bytes=sum(loop.dropped_bytes for loop in loops.values()),
+      kept_bytes=sum(loop.kept_bytes for loop in loops.values()),
+      again_s=sum(loop.again_s for loop in loops.values()),
+      fused_s=sum(loop.fused_s for loop in loops.values()),
+      rewrite=rewritten,
     )
