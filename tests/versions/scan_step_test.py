@@ -17,8 +17,7 @@ from jaxmem.versions.knapsack import choose
 from jaxmem.versions.scan.levels import make_level
 from jaxmem.versions.scan.pairs import Residual
 from jaxmem.versions.scan.problem import make_problem
-from jaxmem.versions.scan.recipe import make_recipe
-from jaxmem.versions.scan.rewrite import rewrite_level
+from jaxmem.versions.scan.rewrite import make_recipe, rewrite_level
 
 RATES = scan_cases.RATES
 X = jnp.linspace(0.1, 1.0, 4)

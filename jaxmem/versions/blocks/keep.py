@@ -32,13 +32,7 @@ _HEAVY = frozenset(
 def choose_kept(
   groups: Sequence[Group], keep_bytes: int, rates: Rates
 ) -> frozenset[core.Var]:
-  """Chooses the values that stay from the forward pass.
-
-  Args:
-    groups: What is recomputed.
-    keep_bytes: Most bytes to keep, as if all were live together.
-    rates: Of the device that will run the step.
-  """
+  """Chooses what stays: at most so many bytes, as if all were live together."""
   if keep_bytes <= 0:
     return frozenset()
   candidates = [v for g in groups for v in g.needs if _is_heavy(g, v)]

@@ -69,14 +69,9 @@ def make_groups(
 ) -> tuple[Group, ...]:
   """Divides blocks into groups of nearly equal numbers of them.
 
-  Larger groups come first: their backward pass runs last, when little else is
-  live.
-
-  Args:
-    values: Of the jaxpr.
-    blocks: Its blocks.
-    num_groups: How many groups, at most one per block; blocks of different
-      forward passes are not put together.
+  There is at most one group per block, and blocks of different forward passes
+  are not put together. Larger groups come first: their backward pass runs last,
+  when little else is live.
   """
   num_groups = min(num_groups, len(blocks))
   size, larger = divmod(len(blocks), num_groups)
@@ -88,15 +83,7 @@ def make_groups(
 
 
 def make_recipe(group: Group, kept: Collection[core.Var]) -> Recipe | None:
-  """Says how a group makes anew what is not kept.
-
-  Args:
-    group: The group.
-    kept: Values that stay from the forward pass.
-
-  Returns:
-    The recipe, or None if everything is kept.
-  """
+  """Says how a group makes anew what is not kept; None if everything is."""
   dropped = tuple(v for v in group.residuals if v not in kept)
   if not dropped:
     return None

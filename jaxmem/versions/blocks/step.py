@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from jax.extend import core
 
@@ -12,6 +12,7 @@ from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import again_seconds, choose_kept
 from jaxmem.versions.blocks.recipe import (
+  Recipe,
   crossing_bytes,
   make_groups,
   make_recipe,
@@ -95,13 +96,11 @@ class BlockStep:
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
     # By equation, the loop that it is.
-    self._loops: dict[int, BlockStep] = {}
-    if not self._blocks:
-      self._loops = {
-        index: BlockStep(eqn.params["jaxpr"], runs=runs * eqn.params["length"])
-        for index, eqn in enumerate(self._values.jaxpr.eqns)
-        if eqn.primitive.name == "scan"
-      }
+    self._loops = {
+      index: BlockStep(eqn.params["jaxpr"], runs=runs * eqn.params["length"])
+      for index, eqn in enumerate(self._values.eqns)
+      if eqn.primitive.name == "scan" and not self._blocks
+    }
     self.blocks = self._describe()
 
   def recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
@@ -119,10 +118,44 @@ class BlockStep:
     """
     if choice.num_groups < 1:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
-    found = self._recompute(choice, rates)
-    if found.num_dropped:
-      return found
-    return dataclasses.replace(found, rewrite=lambda: self._given)
+    recipes: dict[BlockStep, list[Recipe]] = {}
+    kept, dropped, again_s, fused_s = [], [], [], []
+    for step in self._with_blocks():
+      groups = make_groups(step._values, step._blocks, choice.num_groups)
+      stays = choose_kept(groups, choice.keep_bytes, rates)
+      made = [r for group in groups if (r := make_recipe(group, stays))]
+      recipes[step] = made
+      kept += stays
+      dropped += [var for recipe in made for var in recipe.dropped]
+      again_s.append(step._runs * again_seconds(made, rates))
+      fused_s.append(step._runs * sum(fused_seconds(r, rates) for r in made))
+    return Recomputed(
+      num_dropped=len(dropped),
+      dropped_bytes=sum(num_bytes(v) for v in dropped),
+      kept_bytes=sum(num_bytes(v) for v in kept),
+      again_s=sum(again_s),
+      fused_s=sum(fused_s),
+      rewrite=lambda: self._rewritten(recipes) if dropped else self._given,
+    )
+
+  def _with_blocks(self) -> Iterator["BlockStep"]:
+    """Yields this if it has blocks, or else the loops within that have some."""
+    if self._blocks:
+      yield self
+    for loop in self._loops.values():
+      yield from loop._with_blocks()
+
+  def _rewritten(
+    self, recipes: Mapping["BlockStep", Collection[Recipe]]
+  ) -> core.Jaxpr:
+    """Returns the flat jaxpr that makes values again."""
+    if self in recipes:
+      return rewrite(self._values, recipes[self])
+    eqns = [*self._values.eqns]
+    for index, loop in self._loops.items():
+      params = {**eqns[index].params, "jaxpr": loop._rewritten(recipes)}
+      eqns[index] = eqns[index].replace(params=params)
+    return self._values.jaxpr.replace(eqns=eqns)
 
   def _describe(self) -> Blocks:
     if self._blocks:
@@ -133,39 +166,3 @@ class BlockStep:
     none = Blocks(number=0, crossing_bytes=0)
     inner = [loop.blocks for loop in self._loops.values()]
     return max([none, *inner], key=lambda found: found.number)
-
-  def _recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
-    if not self._blocks:
-      return self._recompute_loops(choice, rates)
-    groups = make_groups(self._values, self._blocks, choice.num_groups)
-    kept = choose_kept(groups, choice.keep_bytes, rates)
-    made = [make_recipe(group, kept) for group in groups]
-    recipes = [recipe for recipe in made if recipe is not None]
-    dropped = [var for recipe in recipes for var in recipe.dropped]
-    return Recomputed(
-      num_dropped=len(dropped),
-      dropped_bytes=sum(num_bytes(v) for v in dropped),
-      kept_bytes=sum(num_bytes(v) for v in kept),
-      again_s=self._runs * again_seconds(recipes, rates),
-      fused_s=self._runs * sum(fused_seconds(r, rates) for r in recipes),
-      rewrite=lambda: rewrite(self._values, recipes),
-    )
-
-  def _recompute_loops(self, choice: BlockChoice, rates: Rates) -> Recomputed:
-    loops = {i: s._recompute(choice, rates) for i, s in self._loops.items()}
-
-    def rewritten() -> core.Jaxpr:
-      eqns = [*self._values.eqns]
-      for index, loop in loops.items():
-        params = {**eqns[index].params, "jaxpr": loop.closed_jaxpr}
-        eqns[index] = eqns[index].replace(params=params)
-      return self._values.jaxpr.replace(eqns=eqns)
-
-    return Recomputed(
-      num_dropped=sum(loop.num_dropped for loop in loops.values()),
-      dropped_bytes=sum(loop.dropped_bytes for loop in loops.values()),
-      kept_bytes=sum(loop.kept_bytes for loop in loops.values()),
-      again_s=sum(loop.again_s for loop in loops.values()),
-      fused_s=sum(loop.fused_s for loop in loops.values()),
-      rewrite=rewritten,
-    )

@@ -38,10 +38,7 @@ def find_hoisted(
 ) -> tuple[Hoisted, ...]:
   """Finds the broadcasts that are constants of two loops and nothing else.
 
-  Args:
-    values: Of the flat jaxpr that holds the loops.
-    name: Of the pair; prefixed to all names.
-    loops: Their equations.
+  The name of the pair is prefixed to all names.
   """
   eqns = values.eqns
   constants: list[Atom] = []
@@ -84,10 +81,6 @@ def sink(
 
   What is broadcast passes a barrier together with something that changes with
   each iteration; XLA would take the broadcast out of the loop otherwise.
-
-  Args:
-    eqn: A scan.
-    broadcasts: For each constant, the equation that defines it.
   """
   num_consts, num_carry = internals.scan_counts(eqn)
   body = eqn.params["jaxpr"]

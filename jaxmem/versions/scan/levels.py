@@ -44,12 +44,9 @@ class Level:
 
 
 def make_level(jaxpr: core.Jaxpr, where: str = "", num_runs: int = 1) -> Level:
-  """Finds the pairs of a jaxpr and of all bodies within.
+  """Finds the pairs of a jaxpr, which is flattened, and of all bodies within.
 
-  Args:
-    jaxpr: Any; it is flattened.
-    where: Prefixed to all names.
-    num_runs: How often it runs in one step.
+  `where` is prefixed to all names; `num_runs` is how often it runs in one step.
   """
   flat = flatten(jaxpr, keep=CUSTOM_DERIVATIVES)
   pairs = find_pairs(flat, where)

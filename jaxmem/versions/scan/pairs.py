@@ -106,11 +106,7 @@ class Pair:
   def readable_stacks(
     self, dropped: Collection[str]
   ) -> dict[core.Var, core.Var]:
-    """Returns what the backward loop can read: values, and their stacks.
-
-    Args:
-      dropped: Names of residuals that are not stacked any more.
-    """
+    """Returns what backward loops read without some: values, their stacks."""
     stays = [r for r in self.residuals if r.name not in dropped]
     return {**self.kept, **{v: r.stack for r in stays for v in r.readable}}
 
@@ -129,11 +125,8 @@ def find_pairs(jaxpr: core.Jaxpr, where: str = "") -> tuple[Pair, ...]:
   """Finds the pairs of loops on one level of a flat jaxpr.
 
   A loop takes part in one pair at most: in the one with most to save. When
-  that is rewritten, another look finds the next.
-
-  Args:
-    jaxpr: Flat; loops within its loops are not looked into.
-    where: Prefixed to all names.
+  that is rewritten, another look finds the next. Loops within loops are not
+  looked into. `where` is prefixed to all names.
   """
   values = Values(jaxpr)
   found = [

@@ -16,11 +16,7 @@ def make_problem(level: Level, rates: Rates, *, is_fused: bool) -> DropProblem:
   """States the choice among all residuals of a level and within.
 
   Bytes of pairs at different places count as if they were live together.
-
-  Args:
-    level: The level.
-    rates: Of the device that will run it.
-    is_fused: Whether what is recomputed may be fused with what reads it.
+  `is_fused` says whether what is recomputed may be fused with what reads it.
   """
   drops: list[Drop] = []
   works: list[Work] = []
@@ -69,12 +65,8 @@ def _add_needs(
 ) -> None:
   """Adds what the residuals of a pair need, and the works that serve it.
 
-  Args:
-    pair: The loops.
-    first: The number of the first drop of the pair.
-    seconds: What equations of the forward body take in one step.
-    works: Added to.
-    needs: Added to. What broadcasts need is nothing.
+  The first residual is the drop `first`; `seconds` says what equations of the
+  forward body take in one step.
   """
   stays: dict[core.Var, tuple[int, ...]] = {}
   for drop, residual in enumerate(pair.residuals, first):

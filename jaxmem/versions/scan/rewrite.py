@@ -10,8 +10,9 @@ exact themselves passes without a barrier: the backward pass multiplies it once
 more, and it need not be written to memory for that.
 """
 
+import dataclasses
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from jax.extend import core
 
@@ -26,8 +27,7 @@ from jaxmem.jaxpr import (
 from jaxmem.versions.rules import run_again
 from jaxmem.versions.scan.hoisted import sink
 from jaxmem.versions.scan.levels import BODIES, Level
-from jaxmem.versions.scan.pairs import Pair, Read
-from jaxmem.versions.scan.recipe import Recipe, make_recipe
+from jaxmem.versions.scan.pairs import Pair, Read, Residual
 from jaxmem.versions.values import Values, results
 
 # What XLA looks through when it simplifies.
@@ -41,6 +41,57 @@ _PRODUCTS = frozenset({"mul", "square"})
 _EXACT_ITEMSIZE = 4
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+  """How a backward loop recomputes the residuals that were dropped.
+
+  Attributes:
+    dropped: The residuals.
+    eqns: Equations of the forward body, in program order.
+    operands: Inputs of the forward body that the forward loop is given: its
+      constants and slices.
+    carries: Carries that the forward loop has to stack in addition.
+    stacks: Stacks that stay and are read: value in the body, stack outside.
+    extra_bytes: Of the additional stacks and of operands that live longer.
+  """
+
+  dropped: tuple[Residual, ...]
+  eqns: tuple[int, ...]
+  operands: tuple[core.Var, ...]
+  carries: tuple[core.Var, ...]
+  stacks: Mapping[core.Var, core.Var]
+  extra_bytes: int
+
+  @property
+  def saved_bytes(self) -> int:
+    """What the drop saves, extra bytes deducted."""
+    return sum(r.size_bytes for r in self.dropped) - self.extra_bytes
+
+
+def make_recipe(pair: Pair, dropped: Collection[str]) -> Recipe:
+  """Says how to recompute some residuals of a pair from everything else.
+
+  A value that is stacked is read; anything else is computed from what it
+  depends on. So the names of residuals that are dropped determine the rest; of
+  the pair's, none may need an equation that must not run twice.
+  """
+  gone = tuple(r for r in pair.residuals if r.name in dropped)
+  readable = pair.readable_stacks(dropped)
+  wanted = [var for residual in gone for var in residual.needed]
+  eqns, read = pair.body.remake(wanted, readable.__contains__)
+  assert pair.forbidden.isdisjoint(eqns)
+  given = {*read} - {*readable}
+  inputs = [var for var in pair.body.jaxpr.invars if var in given]
+  return Recipe(
+    dropped=gone,
+    eqns=eqns,
+    operands=tuple(var for var in inputs if var not in pair.carries),
+    carries=tuple(var for var in inputs if var in pair.carries),
+    stacks={var: readable[var] for var in read if var in readable},
+    extra_bytes=sum(pair.input_bytes.get(var, 0) for var in inputs),
+  )
+
+
 def rewrite_level(
   level: Level, dropped: Collection[str], *, keep_bits: bool
 ) -> tuple[core.Jaxpr, int]:
@@ -52,8 +103,7 @@ def rewrite_level(
     keep_bits: Whether recomputed residuals pass barriers.
 
   Returns:
-    A flat jaxpr with the same inputs and outputs, its equations without those
-    that nothing needs any more; and the bytes that this saves.
+    A flat jaxpr with the same inputs and outputs, and the bytes that are saved.
   """
   eqns = [*level.jaxpr.eqns]
   lost: set[core.Var] = set()
@@ -128,13 +178,7 @@ def _forward(
 def _pass(
   operands: list[tuple[Atom, core.Var]], outer: Atom, inner: core.Var
 ) -> core.Var:
-  """Returns what a body calls an operand, which is passed if it was not yet.
-
-  Args:
-    operands: Of one kind, and what the body calls them; added to.
-    outer: What is passed.
-    inner: A variable of its type.
-  """
+  """Returns what a body calls an operand, which is added if it is a new one."""
   for atom, var in operands:
     if atom is outer and isinstance(atom, core.Var):
       return var
