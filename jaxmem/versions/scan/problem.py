@@ -22,10 +22,9 @@ def make_problem(level: Level, rates: Rates, *, is_fused: bool) -> DropProblem:
   works: list[Work] = []
   needs: list[Need] = []
   for pair, num_runs in level.walk():
+    runs = num_runs * pair.length
     seconds = {
-      index: num_runs
-      * pair.length
-      * equation_seconds(eqn, rates, is_fused=is_fused)
+      index: runs * equation_seconds(eqn, rates, is_fused=is_fused)
       for index, eqn in enumerate(pair.body.eqns)
       if index not in pair.forbidden
     }
