@@ -35,12 +35,8 @@ def equation_seconds(
   """Returns the estimated time of one equation, its callees included.
 
   A branch counts as its most expensive side. A `while`, whose length is not
-  known, counts as one round.
-
-  Args:
-    eqn: Any equation.
-    rates: Of the device that will run it.
-    is_fused: Whether results of elementwise equations are never written.
+  known, counts as one round. `is_fused` says whether results of elementwise
+  equations are never written.
   """
   bodies = [
     jaxpr_seconds(body, rates, is_fused=is_fused)

@@ -13,7 +13,6 @@ problem:
 where drops d and works w are 0 or 1, and triggers are drops and works.
 """
 
-import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -28,6 +27,20 @@ _MAX_DETERMINISTIC_TIME = 20.0
 _MAX_CHOICES_REMEMBERED = 8
 
 
+class Drop(NamedTuple):
+  """A residual that may go.
+
+  Attributes:
+    size_bytes: What that saves.
+    relief_s: What writing and reading it took.
+    name: What it is called, if it has a name.
+  """
+
+  size_bytes: int
+  relief_s: float = 0.0
+  name: str = ""
+
+
 class Work(NamedTuple):
   """Something that has to be done so that residuals may go.
 
@@ -37,7 +50,7 @@ class Work(NamedTuple):
   """
 
   seconds: float
-  size_bytes: int
+  size_bytes: int = 0
 
 
 class Need(NamedTuple):
@@ -56,44 +69,12 @@ class Need(NamedTuple):
   work: int | None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DropProblem:
-  """What can be dropped, and what that takes.
+class DropProblem(NamedTuple):
+  """What can be dropped, what drops may ask for, and which asks for what."""
 
-  Attributes:
-    saved_bytes: Per drop.
-    works: What drops may ask for.
-    needs: Which drop or work asks for what.
-    relief_s: Per drop, what writing and reading it took; nothing if empty.
-  """
-
-  saved_bytes: tuple[int, ...]
+  drops: tuple[Drop, ...]
   works: tuple[Work, ...]
   needs: tuple[Need, ...]
-  relief_s: tuple[float, ...] = ()
-
-  @property
-  def relief(self) -> tuple[float, ...]:
-    """Seconds per drop."""
-    return self.relief_s or (0.0,) * len(self.saved_bytes)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DropChoice:
-  """A set of drops.
-
-  Attributes:
-    drops: Indices, ascending.
-    saved_bytes: What they save, the bytes of the work deducted.
-    seconds: What the work takes, less what the drops took: it can be negative.
-    is_optimal: Whether nothing cheaper saves the bytes asked for; where they
-      cannot be saved, whether nothing saves more, or as much for less.
-  """
-
-  drops: tuple[int, ...]
-  saved_bytes: int
-  seconds: float
-  is_optimal: bool
 
 
 @functools.lru_cache(maxsize=_MAX_CHOICES_REMEMBERED)
@@ -101,7 +82,7 @@ def choose(
   problem: DropProblem,
   save_bytes: int | None,
   max_deterministic_time: float = _MAX_DETERMINISTIC_TIME,
-) -> DropChoice:
+) -> tuple[int, ...]:
   """Chooses the cheapest drops that save enough.
 
   Args:
@@ -111,96 +92,49 @@ def choose(
     max_deterministic_time: CP-SAT's work on each of two questions.
 
   Returns:
-    The choice; deterministic.
+    Indices of the drops, ascending; deterministic. The cheapest that could be
+    found, if CP-SAT ran out of time.
   """
-  empty = DropChoice(drops=(), saved_bytes=0, seconds=0.0, is_optimal=True)
-  if not problem.saved_bytes or (save_bytes is not None and save_bytes <= 0):
-    return empty
-  most = _Model(problem, max_deterministic_time)
-  reached, proved = most.maximise_saving()
-  if reached <= 0:
-    return dataclasses.replace(empty, is_optimal=proved)
-  target = reached if save_bytes is None else min(save_bytes, reached)
-  # A target that a first solution passes does not depend on the maximum.
-  is_bounded = save_bytes is not None and save_bytes <= reached
-  model = _Model(problem, max_deterministic_time)
-  choice = model.minimise_seconds(target)
-  is_optimal = choice.is_optimal and (proved or is_bounded)
-  return dataclasses.replace(choice, is_optimal=is_optimal)
-
-
-class _Model:
-  """The 0-1 program."""
-
-  def __init__(self, problem: DropProblem, max_deterministic_time: float):
-    self._problem = problem
-    self._work = max_deterministic_time
-    self._model = cp_model.CpModel()
-    self._drops = [
-      self._model.new_bool_var(f"d{i}") for i in range(len(problem.saved_bytes))
-    ]
-    self._works = [
-      self._model.new_bool_var(f"w{i}") for i in range(len(problem.works))
-    ]
-    self._add_needs()
-
-  def maximise_saving(self) -> tuple[int, bool]:
-    """Returns the most bytes that can be saved, and whether it is proved."""
-    self._model.maximize(self._saving())
-    solver = cpsat.make_solver(self._work)
-    status = cpsat.solve(solver, self._model)
-    if status not in ("optimal", "feasible"):
-      return 0, False
-    return round(solver.objective_value), status == "optimal"
-
-  def minimise_seconds(self, save_bytes: int) -> DropChoice:
-    """Returns the cheapest choice that saves enough, which must exist."""
-    self._model.add(self._saving() >= save_bytes)
-    costs = [round(w.seconds * _PICOSECONDS_PER_S) for w in self._problem.works]
-    relief = [round(s * _PICOSECONDS_PER_S) for s in self._problem.relief]
-    # Of equally cheap choices the one with fewest drops is the least, so that
-    # no drop serves nothing.
-    scale = len(self._drops) + 1
-    self._model.minimize(
-      cp_model.LinearExpr.weighted_sum(
-        [*self._works, *self._drops],
-        [*(scale * cost for cost in costs), *(1 - scale * r for r in relief)],
-      )
+  if not problem.drops or (save_bytes is not None and save_bytes <= 0):
+    return ()
+  model = cp_model.CpModel()
+  drops = [model.new_bool_var(f"d{i}") for i in range(len(problem.drops))]
+  works = [model.new_bool_var(f"w{i}") for i in range(len(problem.works))]
+  for need in problem.needs:
+    trigger = (drops if need.is_drop else works)[need.trigger]
+    served = [drops[drop].negated() for drop in need.stays]
+    if need.work is not None:
+      served.append(works[need.work])
+    model.add_bool_or([trigger.negated(), *served])
+  sizes = [drop.size_bytes for drop in problem.drops]
+  sizes += [-work.size_bytes for work in problem.works]
+  saving = cp_model.LinearExpr.weighted_sum([*drops, *works], sizes)
+  model.maximize(saving)
+  solver = _solve(model, max_deterministic_time)
+  most_bytes = round(solver.objective_value) if solver else 0
+  if most_bytes <= 0:
+    return ()
+  model.add(saving >= min(save_bytes or most_bytes, most_bytes))
+  costs = [round(work.seconds * _PICOSECONDS_PER_S) for work in problem.works]
+  relief = [round(drop.relief_s * _PICOSECONDS_PER_S) for drop in problem.drops]
+  # Of equally cheap choices the one with fewest drops is the least, so that no
+  # drop serves nothing.
+  scale = len(drops) + 1
+  model.minimize(
+    cp_model.LinearExpr.weighted_sum(
+      [*works, *drops],
+      [*(scale * cost for cost in costs), *(1 - scale * r for r in relief)],
     )
-    solver = cpsat.make_solver(self._work)
-    status = cpsat.solve(solver, self._model)
-    if status not in ("optimal", "feasible"):
-      return DropChoice(drops=(), saved_bytes=0, seconds=0.0, is_optimal=False)
-    return self._to_choice(solver, status == "optimal")
+  )
+  solver = _solve(model, max_deterministic_time)
+  chosen = [bool(solver and solver.boolean_value(drop)) for drop in drops]
+  return tuple(index for index, is_chosen in enumerate(chosen) if is_chosen)
 
-  def _add_needs(self) -> None:
-    for need in self._problem.needs:
-      triggers = self._drops if need.is_drop else self._works
-      literals = [self._drops[drop].negated() for drop in need.stays]
-      if need.work is not None:
-        literals.append(self._works[need.work])
-      self._model.add_bool_or([triggers[need.trigger].negated(), *literals])
 
-  def _saving(self) -> cp_model.LinearExprT:
-    sizes = [-work.size_bytes for work in self._problem.works]
-    return cp_model.LinearExpr.weighted_sum(
-      [*self._drops, *self._works], [*self._problem.saved_bytes, *sizes]
-    )
-
-  def _to_choice(
-    self, solver: cp_model.CpSolver, is_optimal: bool
-  ) -> DropChoice:
-    drops = [i for i, d in enumerate(self._drops) if solver.boolean_value(d)]
-    works = [
-      self._problem.works[i]
-      for i, w in enumerate(self._works)
-      if solver.boolean_value(w)
-    ]
-    saved = sum(self._problem.saved_bytes[i] for i in drops)
-    return DropChoice(
-      drops=tuple(drops),
-      saved_bytes=saved - sum(work.size_bytes for work in works),
-      seconds=sum(work.seconds for work in works)
-      - sum(self._problem.relief[i] for i in drops),
-      is_optimal=is_optimal,
-    )
+def _solve(
+  model: cp_model.CpModel, max_deterministic_time: float
+) -> cp_model.CpSolver | None:
+  """Returns the solver with its solution; None if it found none."""
+  solver = cpsat.make_solver(max_deterministic_time)
+  is_solved = cpsat.solve(solver, model) in ("optimal", "feasible")
+  return solver if is_solved else None

@@ -1,6 +1,10 @@
-"""Which equations may run a second time, in the backward pass."""
+"""Which equations may run a second time, in the backward pass, and how."""
+
+from collections.abc import Mapping, Sequence
 
 from jax.extend import core
+
+from jaxmem.jaxpr import Atom, Inliner, internals
 
 # The name scope of equations that run again; profiles show it.
 RECOMPUTE_SCOPE = "recompute"
@@ -34,3 +38,22 @@ def may_run_again(eqn: core.JaxprEqn) -> bool:
       for inner in body.eqns
     )
   )
+
+
+def run_again(
+  inliner: Inliner,
+  part: core.Jaxpr,
+  known: Mapping[core.Var, Atom],
+  wanted: Sequence[Atom],
+) -> list[Atom]:
+  """Appends equations once more, in a name scope that profiles show.
+
+  Args:
+    inliner: Collects them.
+    part: A jaxpr with these equations.
+    known: What stands for the values that they read and do not make.
+    wanted: What is returned of what they read or make.
+  """
+  part = part.replace(invars=[*known], outvars=[*wanted])
+  stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
+  return inliner.inline(part, [*known.values()], stack)

@@ -1,5 +1,7 @@
 """Where each value of a flat jaxpr is made and read."""
 
+from collections.abc import Callable, Iterable, Iterator
+
 from jax.extend import core
 
 from jaxmem.jaxpr import Atom, memory
@@ -10,6 +12,7 @@ class Values:
 
   Attributes:
     jaxpr: The jaxpr.
+    eqns: Its equations.
     definers: The equation that makes each value; inputs and constants have
       none.
     readers: The equations that read each value, ascending. Results of the
@@ -18,6 +21,7 @@ class Values:
 
   def __init__(self, jaxpr: core.Jaxpr):
     self.jaxpr = jaxpr
+    self.eqns = jaxpr.eqns
     self.definers: dict[core.Var, int] = {}
     self.readers: dict[core.Var, list[int]] = {}
     for position, eqn in enumerate(jaxpr.eqns):
@@ -25,29 +29,64 @@ class Values:
         self.readers.setdefault(var, []).append(position)
       for var in results(eqn):
         self.definers[var] = position
-    for atom in jaxpr.outvars:
-      if isinstance(atom, core.Var):
-        self.readers.setdefault(atom, []).append(len(jaxpr.eqns))
+    for var in variables(jaxpr.outvars):
+      self.readers.setdefault(var, []).append(len(jaxpr.eqns))
 
   def last_reader(self, var: core.Var) -> int:
     """Returns the last equation that reads a value; -1 if none does."""
     return self.readers.get(var, (-1,))[-1]
 
-  def is_returned(self, var: core.Var) -> bool:
-    """Whether a value is a result of the jaxpr."""
-    return self.last_reader(var) == len(self.jaxpr.eqns)
+  def remake(
+    self, wanted: Iterable[core.Var], is_there: Callable[[core.Var], bool]
+  ) -> tuple[tuple[int, ...], list[core.Var]]:
+    """Says how to make values again.
 
-  def is_live_at(self, atom: Atom, index: int) -> bool:
-    """Whether an equation could read an atom without keeping it longer."""
-    if not isinstance(atom, core.Var) or atom not in self.definers:
-      return True
-    return self.last_reader(atom) >= index
+    Args:
+      wanted: The values.
+      is_there: Whether a value need not be made again.
+
+    Returns:
+      The equations, ascending; and what is there, inputs and constants
+      included, of all that they read or that is wanted.
+    """
+    eqns: set[int] = set()
+    read: dict[core.Var, None] = {}
+    pending = [*wanted]
+    while pending:
+      var = pending.pop()
+      index = self.definers.get(var)
+      if index is None or is_there(var):
+        read[var] = None
+      elif index not in eqns:
+        eqns.add(index)
+        pending += operands(self.eqns[index])
+    return tuple(sorted(eqns)), [*read]
+
+
+def walk(
+  start: Iterable[core.Var],
+  further: Callable[[core.Var], Iterable[core.Var]],
+) -> Iterator[core.Var]:
+  """Yields values and all that `further` leads to from them, each once."""
+  pending = [*start]
+  seen = {*pending}
+  while pending:
+    var = pending.pop()
+    yield var
+    for other in further(var):
+      if other not in seen:
+        seen.add(other)
+        pending.append(other)
+
+
+def variables(atoms: Iterable[Atom]) -> list[core.Var]:
+  """Returns the atoms that are no literals, each once."""
+  return [*dict.fromkeys(a for a in atoms if isinstance(a, core.Var))]
 
 
 def operands(eqn: core.JaxprEqn) -> list[core.Var]:
   """Returns the variables that an equation reads, each once."""
-  found = dict.fromkeys(v for v in eqn.invars if isinstance(v, core.Var))
-  return [*found]
+  return variables(eqn.invars)
 
 
 def results(eqn: core.JaxprEqn) -> list[core.Var]:

@@ -43,13 +43,7 @@ class Version:
 
 
 def stacking_less(step: Step, save_bytes: SaveBytes, device: Device) -> Version:
-  """Returns the version of a step whose loops stack less.
-
-  Args:
-    step: The step as it is written.
-    save_bytes: What loops do not stack, as `scan.rewrite_step` takes it.
-    device: The device planned for.
-  """
+  """Returns the version of a step whose loops stack so much less."""
   rewritten = scan.rewrite_step(
     step.jaxpr,
     save_bytes,
@@ -71,13 +65,7 @@ def recomputing_blocks(
   choice: blocks.BlockChoice,
   recomputed: blocks.Recomputed,
 ) -> Version:
-  """Returns the version of a step that recomputes blocks.
-
-  Args:
-    step: The step as it is written.
-    choice: How.
-    recomputed: What came of it.
-  """
+  """Returns the version of a step that recomputes blocks."""
   return Version(
     step=step.with_jaxpr(recomputed.closed_jaxpr),
     choice=choice,

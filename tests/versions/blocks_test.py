@@ -81,7 +81,7 @@ class FindTest(parameterized.TestCase):
       self.assertEqual(values.jaxpr.eqns[before.stop - 1].primitive.name, "add")
     # The last product of a layer is not needed to make its residuals anew.
     for group in groups:
-      recipe = make_recipe(values, group, ())
+      recipe = make_recipe(group, ())
       assert recipe is not None
       again = [values.jaxpr.eqns[index] for index in recipe.eqns]
       self.assertEqual(sum(product_flops(eqn) > 0 for eqn in again), 1)
@@ -231,12 +231,12 @@ class KeepTest(parameterized.TestCase):
   def test_the_best_of_all_sets_is_kept(self, name):
     values = _values(name)
     groups = make_groups(values, find_blocks(values), 99)[:2]
-    full = choose_kept(values, groups, 2**40, _RATES)
+    full = choose_kept(groups, 2**40, _RATES)
     candidates = sorted(full, key=values.definers.__getitem__)[:8]
     self.assertNotEmpty(candidates)
 
     def seconds(kept):
-      recipes = [make_recipe(values, group, kept) for group in groups]
+      recipes = [make_recipe(group, kept) for group in groups]
       again = {index for r in recipes if r is not None for index in r.eqns}
       heavy = {values.definers[v] for v in full}
       return sum(
@@ -246,7 +246,7 @@ class KeepTest(parameterized.TestCase):
 
     for share in (0.3, 0.6):
       room = int(share * sum(num_bytes(v) for v in full))
-      kept = choose_kept(values, groups, room, _RATES)
+      kept = choose_kept(groups, room, _RATES)
       self.assertLessEqual(sum(num_bytes(v) for v in kept), room)
       for number in range(len(candidates) + 1):
         for other in itertools.combinations(candidates, number):
@@ -273,16 +273,14 @@ class KeepTest(parameterized.TestCase):
     # scale, which is made of x, and tanh(...) from the first product and b.
     values = _values("chain")
     group = make_groups(values, find_blocks(values), 99)[1]
-    kept = choose_kept(values, (group,), 2**40, _RATES)
-    recipe = make_recipe(values, group, kept)
+    kept = choose_kept((group,), 2**40, _RATES)
+    recipe = make_recipe(group, kept)
     assert recipe is not None
     rows, width = blocks_cases.NUM_ROWS, blocks_cases.WIDTH
     scaled = rows * width + rows * width
     tanh = 2 * rows * width + 2 * rows * width + 2 * width
     expected = sum(_RATES.seconds({}, 0.0, 4 * n) for n in (scaled, tanh))
-    self.assertAlmostEqual(
-      fused_seconds(values, group, recipe, _RATES), expected, places=9
-    )
+    self.assertAlmostEqual(fused_seconds(recipe, _RATES), expected, places=9)
 
   def test_more_bytes_less_work(self):
     step, args = blocks_cases.CASES["chain"]()

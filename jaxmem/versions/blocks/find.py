@@ -12,7 +12,6 @@ blocks makes blocks of its own, but for what follows the last: the backward pass
 begins with it, so that nothing is gained by making it again.
 """
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -35,14 +34,7 @@ _MIN_SHARE_OF_LONGEST = 0.9
 
 
 def find_blocks(values: Values) -> tuple[Block, ...]:
-  """Finds the blocks of all forward passes.
-
-  Args:
-    values: The values of a flat jaxpr.
-
-  Returns:
-    The blocks, in order; none where nothing repeats.
-  """
+  """Finds the blocks of all forward passes; none where nothing repeats."""
   found = []
   for start, end in _forward_passes(values.jaxpr):
     cuts = _Forward(values, start, end).cuts()
@@ -68,10 +60,30 @@ class _Forward:
     self._values = values
     self._start = start
     self._end = end
+    held, change = np.zeros((2, len(values.eqns) + 1), dtype=np.int64)
+    for index, var in self._activations():
+      if values.last_reader(var) >= end:
+        held[index + 1] += num_bytes(var)
+      inner = [r for r in values.readers.get(var, ()) if r < end]
+      if inner:
+        change[index + 1] += num_bytes(var)
+        change[inner[-1] + 1] -= num_bytes(var)
+    # Bytes made before each equation that are read after the pass.
+    self._residual_bytes = np.cumsum(held)
+    # Bytes that equations read across each position.
+    self._crossing = np.cumsum(change)
+    numbers: dict[object, int] = {}
+    # A number for each equation, the same for those that are alike.
+    self._kinds = np.zeros(end, dtype=np.int64)
+    for index in range(start, end):
+      eqn = values.eqns[index]
+      types = [str(atom.aval) for atom in (*eqn.invars, *eqn.outvars)]
+      key = eqn.primitive.name, *types
+      self._kinds[index] = numbers.setdefault(key, len(numbers))
 
   def cuts(self) -> list[int]:
     """Returns where blocks begin and end; empty if nothing repeats."""
-    least = _MIN_RESIDUAL_SHARE * self._residual_bytes[-1]
+    least = _MIN_RESIDUAL_SHARE * self._held(self._start, self._end)
     runs = sorted(self._repetitions(self._start, self._end, least))
     if not runs:
       return []
@@ -107,7 +119,7 @@ class _Forward:
   ) -> tuple[int, int, int] | None:
     """Returns length, start and end of the repetition that holds most."""
     found = []
-    kinds = self._kinds[start - self._start : end - self._start]
+    kinds = self._kinds[start:end]
     for length in range(1, len(kinds) // 2 + 1):
       for first, last in _stretches(kinds[length:] == kinds[:-length]):
         if last - first >= length:
@@ -124,8 +136,7 @@ class _Forward:
     """Returns the cuts of a repetition."""
 
     def crossing(offset: int) -> int:
-      first = start + offset - self._start
-      return int(np.max(self._crossing[first : end - self._start : length]))
+      return int(np.max(self._crossing[start + offset : end : length]))
 
     least = min(crossing(offset) for offset in range(length))
     most = _MAX_CROSSING_RATIO * least
@@ -143,51 +154,18 @@ class _Forward:
     """Returns the flops of products that recomputing a block takes."""
     values = self._values
     (group,) = make_groups(values, [Block(start, stop, self._end)], 1)
-    recipe = make_recipe(values, group, ())
+    recipe = make_recipe(group, ())
     eqns = recipe.eqns if recipe else ()
-    return sum(_flops(values.jaxpr.eqns[index]) for index in eqns)
+    return sum(_flops(values.eqns[index]) for index in eqns)
 
   def _held(self, start: int, end: int) -> int:
-    held = self._residual_bytes
-    return int(held[end - self._start] - held[start - self._start])
-
-  @functools.cached_property
-  def _kinds(self) -> np.ndarray:
-    """A number for each equation, the same for those that are alike."""
-    numbers: dict[object, int] = {}
-    kinds = []
-    for eqn in self._values.jaxpr.eqns[self._start : self._end]:
-      types = [str(atom.aval) for atom in (*eqn.invars, *eqn.outvars)]
-      key = eqn.primitive.name, *types
-      kinds.append(numbers.setdefault(key, len(numbers)))
-    return np.array(kinds, dtype=np.int64)
-
-  @functools.cached_property
-  def _residual_bytes(self) -> np.ndarray:
-    """Bytes made before each equation that are read after the pass."""
-    held = np.zeros(self._end - self._start + 1, dtype=np.int64)
-    for index, var in self._activations():
-      if self._values.last_reader(var) >= self._end:
-        held[index + 1 - self._start] += num_bytes(var)
-    return np.cumsum(held)
-
-  @functools.cached_property
-  def _crossing(self) -> np.ndarray:
-    """Bytes that equations read across each position."""
-    change = np.zeros(self._end - self._start + 2, dtype=np.int64)
-    for index, var in self._activations():
-      readers = self._values.readers.get(var, ())
-      inner = [r for r in readers if r < self._end]
-      if inner:
-        change[index + 1 - self._start] += num_bytes(var)
-        change[inner[-1] + 1 - self._start] -= num_bytes(var)
-    return np.cumsum(change)
+    return int(self._residual_bytes[end] - self._residual_bytes[start])
 
   def _activations(self) -> Iterator[tuple[int, core.Var]]:
     """Yields what equations make, but for what depends on weights alone."""
     weights = self._weights()
     for index in range(self._start, self._end):
-      eqn = self._values.jaxpr.eqns[index]
+      eqn = self._values.eqns[index]
       if operands(eqn) and all(v in weights for v in operands(eqn)):
         weights.update(results(eqn))
         continue

@@ -16,8 +16,8 @@ from jaxmem.cost import Rates
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES
 from jaxmem.versions.blocks.recipe import Group, Recipe
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
-from jaxmem.versions.knapsack import DropProblem, Need, Work, choose
-from jaxmem.versions.values import Values, num_bytes, operands
+from jaxmem.versions.knapsack import Drop, DropProblem, Need, Work, choose
+from jaxmem.versions.values import num_bytes, operands, walk
 
 # Blocks are alike, so that proofs that a choice is the best can take long.
 _MAX_DETERMINISTIC_TIME = 0.5
@@ -30,94 +30,61 @@ _HEAVY = frozenset(
 
 
 def choose_kept(
-  values: Values, groups: Sequence[Group], keep_bytes: int, rates: Rates
+  groups: Sequence[Group], keep_bytes: int, rates: Rates
 ) -> frozenset[core.Var]:
-  """Chooses the values that stay from the forward pass.
-
-  Args:
-    values: Of the jaxpr.
-    groups: What is recomputed.
-    keep_bytes: Most bytes to keep, as if all were live together.
-    rates: Of the device that will run the step.
-  """
+  """Chooses what stays: at most so many bytes, as if all were live together."""
   if keep_bytes <= 0:
     return frozenset()
-  candidates = [v for g in groups for v in g.needs if _is_heavy(values, v)]
-  problem = _problem(values, groups, candidates, rates)
-  save_bytes = sum(problem.saved_bytes) - keep_bytes
-  choice = choose(problem, save_bytes, _MAX_DETERMINISTIC_TIME)
-  dropped = set(choice.drops)
-  return frozenset(
-    v for index, v in enumerate(candidates) if index not in dropped
-  )
+  candidates = [v for g in groups for v in g.needs if _is_heavy(g, v)]
+  problem = _problem(groups, candidates, rates)
+  save_bytes = sum(drop.size_bytes for drop in problem.drops) - keep_bytes
+  dropped = choose(problem, save_bytes, _MAX_DETERMINISTIC_TIME)
+  return frozenset(candidates) - {candidates[drop] for drop in dropped}
 
 
-def again_seconds(
-  values: Values, recipes: Iterable[Recipe], rates: Rates
-) -> float:
-  """Estimates the seconds of the heavy equations that run again.
-
-  Args:
-    values: Of the jaxpr.
-    recipes: What runs again.
-    rates: Of the device that will run the step.
-  """
-  eqns = [values.jaxpr.eqns[e] for recipe in recipes for e in recipe.eqns]
+def again_seconds(recipes: Iterable[Recipe], rates: Rates) -> float:
+  """Estimates the seconds of the heavy equations that run again."""
+  eqns = [r.group.values.eqns[index] for r in recipes for index in r.eqns]
   return sum(equation_seconds(e, rates) for e in eqns if is_heavy_eqn(e))
 
 
 def _problem(
-  values: Values,
-  groups: Sequence[Group],
-  candidates: Sequence[core.Var],
-  rates: Rates,
+  groups: Sequence[Group], candidates: Sequence[core.Var], rates: Rates
 ) -> DropProblem:
   """States the choice; what is not needed at all is dropped for nothing."""
   number = {v: index for index, v in enumerate(candidates)}
   works: list[Work] = []
   needs: list[Need] = []
   for group in groups:
-    needed = _reached(values, group, group.residuals)
+    eqns = group.values.eqns
+    needed = _reached(group, group.residuals)
     work_of: dict[int, int] = {}
     for var in (v for v in group.needs if v in number):
-      if group.needs[var] not in work_of:
-        work_of[group.needs[var]] = len(works)
-        eqn = values.jaxpr.eqns[group.needs[var]]
-        works.append(Work(equation_seconds(eqn, rates), 0))
+      index = group.needs[var]
+      if index not in work_of:
+        work_of[index] = len(works)
+        works.append(Work(equation_seconds(eqns[index], rates)))
       if var in needed:
-        needs.append(Need(True, number[var], (), work_of[group.needs[var]]))
+        needs.append(Need(True, number[var], (), work_of[index]))
     for index, work in work_of.items():
-      for var in _reached(values, group, operands(values.jaxpr.eqns[index])):
+      for var in _reached(group, operands(eqns[index])):
         other = work_of[group.needs[var]]
         needs.append(Need(False, work, (number[var],), other))
-  return DropProblem(
-    saved_bytes=tuple(num_bytes(v) for v in candidates),
-    works=tuple(works),
-    needs=tuple(needs),
-  )
+  drops = tuple(Drop(num_bytes(v)) for v in candidates)
+  return DropProblem(drops, tuple(works), tuple(needs))
 
 
-def _reached(
-  values: Values, group: Group, atoms: Iterable[core.Var]
-) -> list[core.Var]:
+def _reached(group: Group, wanted: Iterable[core.Var]) -> list[core.Var]:
   """Returns the heavy values that others are made of, or that they are."""
-  found = []
-  pending = [v for v in atoms if v in group.needs]
-  seen = {*pending}
-  while pending:
-    var = pending.pop()
-    if _is_heavy(values, var):
-      found.append(var)
-      continue
-    for operand in operands(values.jaxpr.eqns[group.needs[var]]):
-      if operand in group.needs and operand not in seen:
-        seen.add(operand)
-        pending.append(operand)
-  return found
+  found = walk(
+    [v for v in wanted if v in group.needs],
+    lambda v: () if _is_heavy(group, v) else group.sources(v),
+  )
+  return [v for v in found if _is_heavy(group, v)]
 
 
-def _is_heavy(values: Values, var: core.Var) -> bool:
-  return is_heavy_eqn(values.jaxpr.eqns[values.definers[var]])
+def _is_heavy(group: Group, var: core.Var) -> bool:
+  return is_heavy_eqn(group.values.eqns[group.needs[var]])
 
 
 def is_heavy_eqn(eqn: core.JaxprEqn) -> bool:

@@ -1,15 +1,16 @@
 """What a group of blocks has to make anew for its backward pass, from what."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+import itertools
+from collections.abc import Collection, Sequence
 
 from jax.extend import core
 
 from jaxmem.versions.rules import may_run_again
-from jaxmem.versions.values import Values, num_bytes, operands, results
+from jaxmem.versions.values import Values, num_bytes, operands, results, walk
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Block:
   """A part of a forward pass.
 
@@ -24,23 +25,24 @@ class Block:
   end: int
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Group:
+@dataclasses.dataclass(frozen=True)
+class Group(Block):
   """Neighbouring blocks that are recomputed together.
 
   Attributes:
-    start: The first equation.
-    stop: One past the last equation.
-    end: One past the last equation of their forward pass.
+    values: Of the jaxpr.
     residuals: What the backward pass reads and could make anew, in order.
     needs: What may be needed for that: value -> the equation that makes it.
   """
 
-  start: int
-  stop: int
-  end: int
+  values: Values
   residuals: tuple[core.Var, ...]
   needs: dict[core.Var, int]
+
+  def sources(self, var: core.Var) -> list[core.Var]:
+    """Returns what one of `needs` is made of, as far as it is among them."""
+    read = operands(self.values.eqns[self.needs[var]])
+    return [v for v in read if v in self.needs]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,12 +50,14 @@ class Recipe:
   """How a group makes residuals anew.
 
   Attributes:
+    group: The group.
     dropped: The residuals, in order.
     eqns: The equations that run again, ascending.
     operands: What they read that does not come from them, in order.
     before: The first equation that reads one of the residuals.
   """
 
+  group: Group
   dropped: tuple[core.Var, ...]
   eqns: tuple[int, ...]
   operands: tuple[core.Var, ...]
@@ -65,121 +69,67 @@ def make_groups(
 ) -> tuple[Group, ...]:
   """Divides blocks into groups of nearly equal numbers of them.
 
-  Larger groups come first: their backward pass runs last, when little else is
-  live.
-
-  Args:
-    values: Of the jaxpr.
-    blocks: Its blocks.
-    num_groups: How many groups, at most one per block; blocks of different
-      forward passes are not put together.
+  There is at most one group per block, and blocks of different forward passes
+  are not put together. Larger groups come first: their backward pass runs last,
+  when little else is live.
   """
-  groups = []
-  number = len(blocks)
-  num_groups = min(num_groups, number)
-  sizes = [
-    number // num_groups + (index < number % num_groups)
-    for index in range(num_groups)
-  ]
-  position = 0
-  for size in sizes:
-    part = blocks[position : position + size]
-    position += size
-    for end in dict.fromkeys(block.end for block in part):
-      inside = [block for block in part if block.end == end]
-      groups.append(_make_group(values, inside))
-  return tuple(groups)
+  num_groups = min(num_groups, len(blocks))
+  size, larger = divmod(len(blocks), num_groups)
+  # For each block, its number among the groups.
+  numbers = [n for n in range(num_groups) for _ in range(size + (n < larger))]
+  numbered = zip(blocks, numbers, strict=True)
+  parts = itertools.groupby(numbered, key=lambda each: (each[1], each[0].end))
+  return tuple(_make_group(values, [b for b, _ in part]) for _, part in parts)
 
 
-def make_recipe(
-  values: Values, group: Group, kept: Collection[core.Var]
-) -> Recipe | None:
-  """Says how a group makes anew what is not kept.
-
-  Args:
-    values: Of the jaxpr.
-    group: The group.
-    kept: Values that stay from the forward pass.
-
-  Returns:
-    The recipe, or None if everything is kept.
-  """
+def make_recipe(group: Group, kept: Collection[core.Var]) -> Recipe | None:
+  """Says how a group makes anew what is not kept; None if everything is."""
   dropped = tuple(v for v in group.residuals if v not in kept)
   if not dropped:
     return None
-  eqns: set[int] = set()
-  pending = [*dropped]
-  while pending:
-    eqn = group.needs[pending.pop()]
-    if eqn not in eqns:
-      eqns.add(eqn)
-      pending += [
-        v
-        for v in operands(values.jaxpr.eqns[eqn])
-        if v in group.needs and v not in kept
-      ]
-  ordered = tuple(sorted(eqns))
-  made = {v for e in ordered for v in results(values.jaxpr.eqns[e])}
-  made -= {*kept}
-  read = dict.fromkeys(
-    v for e in ordered for v in operands(values.jaxpr.eqns[e]) if v not in made
+  values = group.values
+  indices, _ = values.remake(
+    dropped, lambda v: v in kept or v not in group.needs
   )
-  before = min(
-    reader
-    for var in dropped
-    for reader in values.readers[var]
-    if reader >= group.end
-  )
+  eqns = [values.eqns[index] for index in indices]
+  made = {v for eqn in eqns for v in results(eqn)} - {*kept}
+  read = dict.fromkeys(v for eqn in eqns for v in operands(eqn))
+  readers = [r for var in dropped for r in values.readers[var]]
   return Recipe(
-    dropped=dropped, eqns=ordered, operands=tuple(read), before=before
+    group=group,
+    dropped=dropped,
+    eqns=indices,
+    operands=tuple(v for v in read if v not in made),
+    before=min(reader for reader in readers if reader >= group.end),
   )
 
 
-def crossing_bytes(values: Values, group: Group) -> int:
+def crossing_bytes(group: Group) -> int:
   """Returns the bytes that a group makes for later parts of its pass."""
+  values = group.values
   return sum(
     num_bytes(var)
-    for index in range(group.start, group.stop)
-    for var in results(values.jaxpr.eqns[index])
+    for eqn in values.eqns[group.start : group.stop]
+    for var in results(eqn)
     if any(group.stop <= r < group.end for r in values.readers.get(var, ()))
   )
 
 
 def _make_group(values: Values, blocks: Sequence[Block]) -> Group:
-  start, stop, end = blocks[0].start, blocks[-1].stop, blocks[-1].end
+  start, stop, end = blocks[0].start, blocks[-1].stop, blocks[0].end
+  last = len(values.eqns)
+  # What nothing but the group and the backward pass reads.
   inner = {
     var: index
     for index in range(start, stop)
-    if may_run_again(values.jaxpr.eqns[index])
-    for var in results(values.jaxpr.eqns[index])
-    if _stays_inside(values, var, stop, end)
+    if may_run_again(values.eqns[index])
+    for var in results(values.eqns[index])
+    if not any(
+      stop <= reader < end or reader == last
+      for reader in values.readers.get(var, ())
+    )
   }
+  group = Group(start, stop, end, values, (), inner)
   residuals = tuple(v for v in inner if values.last_reader(v) >= end)
-  needs = dict(_needed(values, inner, residuals))
-  return Group(
-    start=start, stop=stop, end=end, residuals=residuals, needs=needs
-  )
-
-
-def _stays_inside(values: Values, var: core.Var, stop: int, end: int) -> bool:
-  """Whether nothing but the group and the backward pass reads a value."""
-  last = len(values.jaxpr.eqns)
-  return not any(
-    stop <= reader < end or reader == last
-    for reader in values.readers.get(var, ())
-  )
-
-
-def _needed(
-  values: Values, inner: dict[core.Var, int], residuals: Sequence[core.Var]
-) -> Iterator[tuple[core.Var, int]]:
-  """Yields what residuals need in turn, with what makes it."""
-  pending = [*residuals]
-  seen = set(residuals)
-  while pending:
-    var = pending.pop()
-    yield var, inner[var]
-    for operand in operands(values.jaxpr.eqns[inner[var]]):
-      if operand in inner and operand not in seen:
-        seen.add(operand)
-        pending.append(operand)
+  needs = {var: inner[var] for var in walk(residuals, group.sources)}
+  return dataclasses.replace(group, residuals=residuals, needs=needs)

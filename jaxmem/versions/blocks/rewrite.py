@@ -6,104 +6,74 @@ would merge them with the originals; together with a value of the backward pass,
 or it would run them early. So does `jax.checkpoint`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 
 from jax.extend import core
 
-from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten, internals
+from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Inliner, flatten, internals
 from jaxmem.versions.blocks.recipe import Recipe
-from jaxmem.versions.rules import RECOMPUTE_SCOPE
-from jaxmem.versions.values import Values, num_bytes, operands
+from jaxmem.versions.rules import RECOMPUTE_SCOPE, run_again
+from jaxmem.versions.values import Values, num_bytes, operands, variables
 
 
-def rewrite(values: Values, recipes: Iterable[Recipe]) -> core.Jaxpr:
-  """Returns an equal jaxpr.
-
-  Args:
-    values: Of a flat jaxpr.
-    recipes: What runs again.
-  """
-  jaxpr = values.jaxpr
-  inserted: dict[int, list[Recipe]] = {}
-  for recipe in recipes:
-    inserted.setdefault(recipe.before, []).append(recipe)
-  writer = _Writer(values)
-  for position, eqn in enumerate(jaxpr.eqns):
-    for recipe in inserted.get(position, ()):
-      writer.recompute(recipe)
-    writer.append(eqn)
-  changed = jaxpr.replace(eqns=writer.eqns)
-  return flatten(changed, keep=CUSTOM_DERIVATIVES)
-
-
-class _Writer:
-  """Collects equations, with values that stand for others from some point."""
-
-  def __init__(self, values: Values):
-    self._values = values
-    self._now: dict[core.Var, core.Var] = {}
-    self.eqns: list[core.JaxprEqn] = []
-
-  def append(self, eqn: core.JaxprEqn) -> None:
-    """Appends an equation of the jaxpr."""
+def rewrite(values: Values, recipes: Collection[Recipe]) -> core.Jaxpr:
+  """Returns an equal jaxpr in which the equations of recipes run again."""
+  eqns: list[core.JaxprEqn] = []
+  # What stands for residuals once they were made again.
+  now: dict[core.Var, core.Var] = {}
+  for position, eqn in enumerate(values.eqns):
+    for recipe in recipes:
+      if recipe.before == position:
+        again, made = _again(recipe, now)
+        eqns += again
+        now |= made
     invars = [
-      self._current(v) if isinstance(v, core.Var) else v for v in eqn.invars
+      now.get(v, v) if isinstance(v, core.Var) else v for v in eqn.invars
     ]
-    self.eqns.append(eqn.replace(invars=invars))
+    eqns.append(eqn.replace(invars=invars))
+  return flatten(values.jaxpr.replace(eqns=eqns), keep=CUSTOM_DERIVATIVES)
 
-  def recompute(self, recipe: Recipe) -> None:
-    """Appends equations once more; what they make stands for the first."""
-    eqns = self._values.jaxpr.eqns
-    stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
-    trigger = self._trigger(recipe)
-    guarded = [v for v in recipe.operands if _has_barrier(v)]
-    like = internals.with_name_stack(eqns[recipe.before], stack)
-    barrier = internals.barrier(
-      like, [self._current(v) for v in (*guarded, *trigger)]
+
+def _again(
+  recipe: Recipe, now: Mapping[core.Var, core.Var]
+) -> tuple[list[core.JaxprEqn], dict[core.Var, core.Var]]:
+  """Returns equations that run once more, and what they make of residuals."""
+  values = recipe.group.values
+  stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
+  like = internals.with_name_stack(values.eqns[recipe.before], stack)
+  guarded = [v for v in recipe.operands if num_bytes(v)]
+  trigger = _trigger(values, recipe.before)
+  barrier = internals.barrier(
+    like, [now.get(v, v) for v in (*guarded, *trigger)]
+  )
+  known = {v: now.get(v, v) for v in recipe.operands}
+  # Others read the trigger as it was: XLA may go on fusing them with it.
+  known |= zip(guarded, barrier.outvars, strict=False)
+  # What stays is read, also where an equation makes it once more.
+  eqns = [
+    eqn.replace(
+      outvars=[core.Var(v.aval) if v in known else v for v in eqn.outvars]
     )
-    self.eqns.append(barrier)
-    # Others read the trigger as it was: XLA may go on fusing them with it.
-    known = dict(zip(guarded, barrier.outvars, strict=False))
-    for index in recipe.eqns:
-      eqn = eqns[index]
-      outvars = [
-        v if isinstance(v, core.DropVar) else core.Var(v.aval)
-        for v in eqn.outvars
-      ]
-      invars = [
-        known.get(v, self._current(v)) if isinstance(v, core.Var) else v
-        for v in eqn.invars
-      ]
-      inner = stack + internals.name_stack(eqn)
-      self.eqns.append(
-        internals.with_name_stack(eqn, inner).replace(
-          invars=invars, outvars=outvars
-        )
-      )
-      for var, new in zip(eqn.outvars, outvars, strict=True):
-        known.setdefault(var, new)
-    self._now.update({v: known[v] for v in recipe.dropped})
-
-  def _current(self, var: core.Var) -> core.Var:
-    return self._now.get(var, var)
-
-  def _trigger(self, recipe: Recipe) -> list[core.Var]:
-    """Returns a value of the backward pass that is there by then, if any."""
-    eqns = self._values.jaxpr.eqns
-    definers = self._values.definers
-    first = internals.is_transposed
-    for position in range(recipe.before, -1, -1):
-      if not first(eqns[position]):
-        return []
-      found = [
-        v
-        for v in operands(eqns[position])
-        if v in definers and first(eqns[definers[v]]) and _has_barrier(v)
-      ]
-      if found:
-        return [max(found, key=num_bytes)]
-    return []
+    for eqn in (values.eqns[index] for index in recipe.eqns)
+  ]
+  inliner = Inliner(CUSTOM_DERIVATIVES)
+  part = values.jaxpr.replace(eqns=eqns, constvars=[], consts=[])
+  made = variables(run_again(inliner, part, known, recipe.dropped))
+  return [barrier, *inliner.eqns], dict(zip(recipe.dropped, made, strict=True))
 
 
-def _has_barrier(var: core.Var) -> bool:
-  return num_bytes(var) > 0
+def _trigger(values: Values, before: int) -> list[core.Var]:
+  """Returns a value of the backward pass that is there by then, if any."""
+  for eqn in reversed(values.eqns[: before + 1]):
+    if not internals.is_transposed(eqn):
+      return []
+    found = [
+      v
+      for v in operands(eqn)
+      if v in values.definers
+      and internals.is_transposed(values.eqns[values.definers[v]])
+      and num_bytes(v)
+    ]
+    if found:
+      return [max(found, key=num_bytes)]
+  return []

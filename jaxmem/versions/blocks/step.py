@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from jax.extend import core
 
@@ -12,7 +12,6 @@ from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import again_seconds, choose_kept
 from jaxmem.versions.blocks.recipe import (
-  Group,
   Recipe,
   crossing_bytes,
   make_groups,
@@ -61,7 +60,7 @@ class Recomputed:
     again_s: Estimated seconds of the products and other heavy equations that
       run again.
     fused_s: Estimated seconds of the kernels between them; see `blocks.fused`.
-    rewrite: Returns the step, written anew; the same at each call.
+    rewrite: Writes the step anew.
   """
 
   num_dropped: int
@@ -73,58 +72,10 @@ class Recomputed:
     repr=False, compare=False
   )
 
-  @property
+  @functools.cached_property
   def closed_jaxpr(self) -> core.Jaxpr:
-    """The step."""
+    """The step, written anew."""
     return self.rewrite()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Chosen:
-  """What is made again in a step, or in a loop in it.
-
-  Attributes:
-    values: Of its jaxpr.
-    runs: How many times it runs.
-    kept: What stays of the blocks.
-    recipes: How the others are made again, with the groups they are for.
-    loops: Equation -> the loop that it is, if there are no blocks around it.
-  """
-
-  values: Values
-  runs: int
-  kept: frozenset[core.Var]
-  recipes: tuple[tuple[Group, Recipe], ...]
-  loops: dict[int, "_Chosen"]
-
-  def walk(self) -> Iterator["_Chosen"]:
-    """Yields this and the loops within."""
-    yield self
-    for loop in self.loops.values():
-      yield from loop.walk()
-
-  def again_s(self, rates: Rates) -> float:
-    """Returns the seconds of heavy equations, loops within left out."""
-    recipes = [recipe for _, recipe in self.recipes]
-    return self.runs * again_seconds(self.values, recipes, rates)
-
-  def fused_s(self, rates: Rates) -> float:
-    """Returns the seconds of other kernels, loops within left out."""
-    return self.runs * sum(
-      fused_seconds(self.values, group, recipe, rates)
-      for group, recipe in self.recipes
-    )
-
-  def rewritten(self) -> core.Jaxpr:
-    """Returns the jaxpr that makes values again."""
-    jaxpr = self.values.jaxpr
-    if self.recipes:
-      return rewrite(self.values, [recipe for _, recipe in self.recipes])
-    eqns = [*jaxpr.eqns]
-    for index, loop in self.loops.items():
-      params = {**eqns[index].params, "jaxpr": loop.rewritten()}
-      eqns[index] = eqns[index].replace(params=params)
-    return jaxpr.replace(eqns=eqns)
 
 
 class BlockStep:
@@ -145,13 +96,11 @@ class BlockStep:
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
     # By equation, the loop that it is.
-    self._loops: dict[int, BlockStep] = {}
-    if not self._blocks:
-      self._loops = {
-        index: BlockStep(eqn.params["jaxpr"], runs=runs * eqn.params["length"])
-        for index, eqn in enumerate(self._values.jaxpr.eqns)
-        if eqn.primitive.name == "scan"
-      }
+    self._loops = {
+      index: BlockStep(eqn.params["jaxpr"], runs=runs * eqn.params["length"])
+      for index, eqn in enumerate(self._values.eqns)
+      if eqn.primitive.name == "scan" and not self._blocks
+    }
     self.blocks = self._describe()
 
   def recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
@@ -169,46 +118,51 @@ class BlockStep:
     """
     if choice.num_groups < 1:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
-    chosen = self._choose(choice, rates)
-    every = [*chosen.walk()]
-    dropped = [v for c in every for _, r in c.recipes for v in r.dropped]
+    recipes: dict[BlockStep, list[Recipe]] = {}
+    kept, dropped, again_s, fused_s = [], [], [], []
+    for step in self._with_blocks():
+      groups = make_groups(step._values, step._blocks, choice.num_groups)
+      stays = choose_kept(groups, choice.keep_bytes, rates)
+      made = [r for group in groups if (r := make_recipe(group, stays))]
+      recipes[step] = made
+      kept += stays
+      dropped += [var for recipe in made for var in recipe.dropped]
+      again_s.append(step._runs * again_seconds(made, rates))
+      fused_s.append(step._runs * sum(fused_seconds(r, rates) for r in made))
     return Recomputed(
       num_dropped=len(dropped),
       dropped_bytes=sum(num_bytes(v) for v in dropped),
-      kept_bytes=sum(num_bytes(v) for c in every for v in c.kept),
-      again_s=sum(c.again_s(rates) for c in every),
-      fused_s=sum(c.fused_s(rates) for c in every),
-      rewrite=functools.cache(
-        chosen.rewritten if dropped else lambda: self._given
-      ),
+      kept_bytes=sum(num_bytes(v) for v in kept),
+      again_s=sum(again_s),
+      fused_s=sum(fused_s),
+      rewrite=lambda: self._rewritten(recipes) if dropped else self._given,
     )
+
+  def _with_blocks(self) -> Iterator["BlockStep"]:
+    """Yields this if it has blocks, or else the loops within that have some."""
+    if self._blocks:
+      yield self
+    for loop in self._loops.values():
+      yield from loop._with_blocks()
+
+  def _rewritten(
+    self, recipes: Mapping["BlockStep", Collection[Recipe]]
+  ) -> core.Jaxpr:
+    """Returns the flat jaxpr that makes values again."""
+    if self in recipes:
+      return rewrite(self._values, recipes[self])
+    eqns = [*self._values.eqns]
+    for index, loop in self._loops.items():
+      params = {**eqns[index].params, "jaxpr": loop._rewritten(recipes)}
+      eqns[index] = eqns[index].replace(params=params)
+    return self._values.jaxpr.replace(eqns=eqns)
 
   def _describe(self) -> Blocks:
     if self._blocks:
-      values, number = self._values, len(self._blocks)
-      groups = make_groups(values, self._blocks, number)
-      total = sum(crossing_bytes(values, group) for group in groups)
+      number = len(self._blocks)
+      groups = make_groups(self._values, self._blocks, number)
+      total = sum(crossing_bytes(group) for group in groups)
       return Blocks(number=number, crossing_bytes=total // number)
     none = Blocks(number=0, crossing_bytes=0)
     inner = [loop.blocks for loop in self._loops.values()]
     return max([none, *inner], key=lambda found: found.number)
-
-  def _choose(self, choice: BlockChoice, rates: Rates) -> _Chosen:
-    values, kept, recipes = self._values, frozenset(), []
-    if self._blocks:
-      groups = make_groups(values, self._blocks, choice.num_groups)
-      kept = choose_kept(values, groups, choice.keep_bytes, rates)
-      for group in groups:
-        recipe = make_recipe(values, group, kept)
-        if recipe is not None:
-          recipes.append((group, recipe))
-    return _Chosen(
-      values=values,
-      runs=self._runs,
-      kept=kept,
-      recipes=tuple(recipes),
-      loops={
-        index: loop._choose(choice, rates)
-        for index, loop in self._loops.items()
-      },
-    )

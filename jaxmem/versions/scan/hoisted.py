@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Atom, Inliner, internals, memory
-from jaxmem.versions.values import Values
+from jaxmem.versions.values import Values, num_bytes, variables
 
 # A broadcast that grows its operand less is not worth a barrier.
 _MIN_BROADCAST_RATIO = 8
@@ -38,41 +38,25 @@ def find_hoisted(
 ) -> tuple[Hoisted, ...]:
   """Finds the broadcasts that are constants of two loops and nothing else.
 
-  Args:
-    values: Of the flat jaxpr that holds the loops.
-    name: Of the pair; prefixed to all names.
-    loops: Their equations.
+  The name of the pair is prefixed to all names.
   """
-  eqns = values.jaxpr.eqns
-  constants = dict.fromkeys(
-    atom
-    for loop in loops
-    for atom in eqns[loop].invars[: internals.scan_counts(eqns[loop])[0]]
-    if isinstance(atom, core.Var) and atom in values.definers
-  )
+  eqns = values.eqns
+  constants: list[Atom] = []
+  others: set[core.Var] = set()
+  for loop in loops:
+    num_consts, _ = internals.scan_counts(eqns[loop])
+    constants += eqns[loop].invars[:num_consts]
+    others.update(variables(eqns[loop].invars[num_consts:]))
   found = []
-  for var in constants:
+  for var in variables(constants):
+    if var not in values.definers:
+      continue
     definition = eqns[values.definers[var]]
     size_bytes = _gain_bytes(definition)
-    readers = values.readers[var]
-    if not size_bytes or not all(
-      index in loops and _is_constant_of(eqns[index], var) for index in readers
-    ):
-      continue
-    found.append(
-      Hoisted(
-        name=f"{name}:constant[{len(found)}]",
-        eqn=definition,
-        size_bytes=size_bytes,
-      )
-    )
+    if size_bytes and {*values.readers[var]} <= {*loops} and var not in others:
+      label = f"{name}:constant[{len(found)}]"
+      found.append(Hoisted(name=label, eqn=definition, size_bytes=size_bytes))
   return tuple(found)
-
-
-def _is_constant_of(eqn: core.JaxprEqn, var: core.Var) -> bool:
-  """Whether a loop is given a value as a constant, and not as anything else."""
-  num_consts, _ = internals.scan_counts(eqn)
-  return all(atom is not var for atom in eqn.invars[num_consts:])
 
 
 def _gain_bytes(eqn: core.JaxprEqn) -> int:
@@ -97,30 +81,20 @@ def sink(
 
   What is broadcast passes a barrier together with something that changes with
   each iteration; XLA would take the broadcast out of the loop otherwise.
-
-  Args:
-    eqn: A scan.
-    broadcasts: For each constant, the equation that defines it.
   """
   num_consts, num_carry = internals.scan_counts(eqn)
   body = eqn.params["jaxpr"]
-  moved = {
-    position: broadcasts[atom]
-    for position, atom in enumerate(eqn.invars[:num_consts])
-    if isinstance(atom, core.Var) and atom in broadcasts
-  }
   fresh = [core.Var(v.aval) for v in body.invars]
-  varying = fresh[num_consts:]
-  if not moved or not varying:
-    return eqn
-  tie = min(varying, key=lambda v: memory.size_bytes(v.aval))
+  tie = min(fresh[num_consts:], key=num_bytes, default=None)
   stack = internals.empty_name_stack().extend(_SCOPE)
   inliner = Inliner(CUSTOM_DERIVATIVES)
   operands: list[Atom] = [*fresh]
   outer: list[Atom] = [*eqn.invars]
   inner = [*fresh]
-  for position, definition in moved.items():
-    definition = internals.with_name_stack(definition, stack)
+  for position, atom in enumerate(eqn.invars[:num_consts]):
+    if not isinstance(atom, core.Var) or atom not in broadcasts or not tie:
+      continue
+    definition = internals.with_name_stack(broadcasts[atom], stack)
     outer[position] = definition.invars[0]
     inner[position] = core.Var(definition.invars[0].aval)
     barrier = internals.barrier(definition, [inner[position], tie])
@@ -130,6 +104,8 @@ def sink(
       definition.replace(invars=[barrier.outvars[0]], outvars=[result]),
     ]
     operands[position] = result
+  if not inliner.eqns:
+    return eqn
   outvars = inliner.inline(body, operands, internals.empty_name_stack())
   return internals.with_scan_body(
     eqn,

@@ -6,7 +6,6 @@ wrote them, and which of the stacked values the backward loop could make anew.
 """
 
 import dataclasses
-import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from jax.extend import core
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Atom, flatten, internals, memory
 from jaxmem.versions.rules import may_run_again
 from jaxmem.versions.scan.hoisted import Hoisted, find_hoisted
-from jaxmem.versions.values import Values, operands
+from jaxmem.versions.values import Values, num_bytes, variables
 
 # Applied to a stack, they do to each slice what they do to the whole.
 _SLICEWISE = frozenset(
@@ -58,9 +57,14 @@ class Residual:
   size_bytes: int
 
   @property
-  def is_read_directly(self) -> bool:
-    """Whether the backward loop has slices of the stack as they are."""
-    return any(not read.chain for read in self.reads)
+  def needed(self) -> list[core.Var]:
+    """What has to be made anew if it is dropped: nothing for a literal."""
+    return variables([self.value])
+
+  @property
+  def readable(self) -> list[core.Var]:
+    """The value, if the backward loop has slices of the stack as they are."""
+    return [] if all(read.chain for read in self.reads) else self.needed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,74 +75,58 @@ class Pair:
     forward: The forward loop's equation in the level's jaxpr.
     backward: The backward loop's.
     body: The forward body, flat.
-    num_consts: The first inputs of the forward body.
-    num_carry: The next ones; the rest are slices.
+    carries: The inputs of the forward body that are carried.
     length: How many iterations the loops have.
     residuals: Those that could be dropped.
     kept: Stacks that stay and that the backward loop may read for nothing: the
       value in the forward body, and the stack.
-    extended_bytes: Of operands of the forward loop that would have to live
-      longer to be read by the backward loop. Operands that live until then
-      anyway are not listed.
+    input_bytes: What it takes to have an input of the forward body in the
+      backward loop: the stack of a carry; or an operand that would have to live
+      longer. Operands that live until then anyway are not listed.
     forbidden: Equations of the body that must not run twice.
     hoisted: Broadcasts that the loops could do themselves.
   """
 
   forward: int
   backward: int
-  body: core.Jaxpr
-  num_consts: int
-  num_carry: int
+  body: Values
+  carries: tuple[core.Var, ...]
   length: int
   residuals: tuple[Residual, ...]
   kept: Mapping[core.Var, core.Var]
-  extended_bytes: Mapping[int, int]
-  forbidden: Collection[int]
+  input_bytes: Mapping[core.Var, int]
+  forbidden: frozenset[int]
   hoisted: tuple[Hoisted, ...]
-
-  @functools.cached_property
-  def definers(self) -> dict[core.Var, int]:
-    """The equation of the forward body that makes each of its values."""
-    return Values(self.body).definers
 
   @property
   def saved_bytes(self) -> int:
     """What dropping all residuals saves, extra stacks not counted."""
     return sum(each.size_bytes for each in (*self.residuals, *self.hoisted))
 
-  def is_carry(self, number: int) -> bool:
-    """Whether an input of the forward body is carried."""
-    return 0 <= number - self.num_consts < self.num_carry
-
-  def carry_bytes(self, number: int) -> int:
-    """Returns what stacking a carry takes."""
-    return self.length * memory.size_bytes(self.body.invars[number].aval)
-
   def readable_stacks(
     self, dropped: Collection[str]
   ) -> dict[core.Var, core.Var]:
-    """Returns what the backward loop can read: values, and their stacks.
+    """Returns what backward loops read without some: values, their stacks."""
+    stays = [r for r in self.residuals if r.name not in dropped]
+    return {**self.kept, **{v: r.stack for r in stays for v in r.readable}}
 
-    Args:
-      dropped: Names of residuals that are not stacked any more.
-    """
-    readable = dict(self.kept)
-    for residual in self.residuals:
-      is_kept = residual.name not in dropped and residual.is_read_directly
-      if is_kept and isinstance(residual.value, core.Var):
-        readable[residual.value] = residual.stack
-    return readable
+  def is_possible(self, residual: Residual) -> bool:
+    """Whether the backward loop could make a residual anew, alone."""
+    # The stacked carry is what other residuals are recomputed from.
+    if any(residual.value is var for var in self.carries):
+      return False
+    same = {r.name for r in self.residuals if r.value is residual.value}
+    readable = self.readable_stacks(same)
+    eqns, _ = self.body.remake(residual.needed, readable.__contains__)
+    return self.forbidden.isdisjoint(eqns)
 
 
 def find_pairs(jaxpr: core.Jaxpr, where: str = "") -> tuple[Pair, ...]:
   """Finds the pairs of loops on one level of a flat jaxpr.
 
   A loop takes part in one pair at most: in the one with most to save. When
-  that is rewritten, another look finds the next.
-
-  Args:
-    jaxpr: Flat; loops within its loops are not looked into.
-    where: Prefixed to all names.
+  that is rewritten, another look finds the next. Loops within loops are not
+  looked into. `where` is prefixed to all names.
   """
   values = Values(jaxpr)
   found = [
@@ -158,7 +146,7 @@ def find_pairs(jaxpr: core.Jaxpr, where: str = "") -> tuple[Pair, ...]:
 
 def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
   """Pairs one forward loop with each loop that reads its stacks."""
-  eqn = values.jaxpr.eqns[index]
+  eqn = values.eqns[index]
   num_consts, num_carry = internals.scan_counts(eqn)
   body = flatten(eqn.params["jaxpr"], keep=CUSTOM_DERIVATIVES)
   # What a mutable array holds may be another by the time of the backward loop.
@@ -179,9 +167,7 @@ def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
       size_bytes=memory.size_bytes(stack.aval),
     )
     groups.setdefault(backward, []).append(residual)
-  forbidden = frozenset(
-    number for number, e in enumerate(body.eqns) if not may_run_again(e)
-  )
+  carries = body.invars[num_consts:][:num_carry]
   for backward, residuals in groups.items():
     if backward is None:
       continue
@@ -189,27 +175,44 @@ def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
     pair = Pair(
       forward=index,
       backward=backward,
-      body=body,
-      num_consts=num_consts,
-      num_carry=num_carry,
+      body=Values(body),
+      carries=tuple(carries),
       length=eqn.params["length"],
       residuals=tuple(residuals),
       kept={
-        r.value: r.stack
+        var: r.stack
         for r in others
-        if isinstance(r.value, core.Var)
-        and values.last_reader(r.stack) >= backward
+        if values.last_reader(r.stack) >= backward
+        for var in r.needed
       },
-      extended_bytes={
-        position: memory.size_bytes(atom.aval)
-        for position, atom in enumerate(eqn.invars)
-        if not num_consts <= position < num_consts + num_carry
-        and not values.is_live_at(atom, backward)
-      },
-      forbidden=forbidden,
+      input_bytes=_input_bytes(values, eqn, body, backward),
+      forbidden=frozenset(
+        number for number, e in enumerate(body.eqns) if not may_run_again(e)
+      ),
       hoisted=find_hoisted(values, name, (index, backward)),
     )
-    yield _without_impossible(pair)
+    possible = tuple(r for r in residuals if pair.is_possible(r))
+    kept = pair.readable_stacks({residual.name for residual in possible})
+    yield dataclasses.replace(pair, residuals=possible, kept=kept)
+
+
+def _input_bytes(
+  values: Values, eqn: core.JaxprEqn, body: core.Jaxpr, backward: int
+) -> dict[core.Var, int]:
+  """Returns `Pair.input_bytes` of a forward loop."""
+  num_consts, num_carry = internals.scan_counts(eqn)
+  found = {}
+  for number, (var, atom) in enumerate(
+    zip(body.invars, eqn.invars, strict=True)
+  ):
+    if num_consts <= number < num_consts + num_carry:
+      found[var] = eqn.params["length"] * num_bytes(var)
+    elif any(
+      v in values.definers and values.last_reader(v) < backward
+      for v in variables([atom])
+    ):
+      found[var] = memory.size_bytes(atom.aval)
+  return found
 
 
 def _only_reader(
@@ -223,14 +226,14 @@ def _only_reader(
   """
   nothing = None, ()
   reads: dict[int, list[Read]] = {}
-  is_reverse = values.jaxpr.eqns[forward].params["reverse"]
+  is_reverse = values.eqns[forward].params["reverse"]
   pending: list[tuple[core.Var, tuple[core.JaxprEqn, ...]]] = [(stack, ())]
   while pending:
     var, chain = pending.pop()
-    if values.is_returned(var):
+    if values.last_reader(var) == len(values.eqns):
       return nothing
     for index in values.readers.get(var, ()):
-      eqn = values.jaxpr.eqns[index]
+      eqn = values.eqns[index]
       name = eqn.primitive.name
       positions = [p for p, atom in enumerate(eqn.invars) if atom is var]
       if name == "scan":
@@ -250,33 +253,3 @@ def _only_reader(
     return nothing
   ((backward, found),) = reads.items()
   return backward, tuple(found)
-
-
-def _without_impossible(pair: Pair) -> Pair:
-  """Takes residuals out that could not be made anew even from all others."""
-  possible = tuple(r for r in pair.residuals if _is_possible(pair, r))
-  kept = pair.readable_stacks({residual.name for residual in possible})
-  return dataclasses.replace(pair, residuals=possible, kept=kept)
-
-
-def _is_possible(pair: Pair, residual: Residual) -> bool:
-  """Whether the backward loop could make a residual anew, if it alone went."""
-  carry = pair.body.invars[pair.num_consts :][: pair.num_carry]
-  # The stacked carry is what other residuals are recomputed from.
-  if any(residual.value is var for var in carry):
-    return False
-  readable = pair.readable_stacks(())
-  pending = [a for a in (residual.value,) if isinstance(a, core.Var)]
-  seen = set()
-  while pending:
-    var = pending.pop()
-    if var not in pair.definers or var in seen:
-      continue
-    seen.add(var)
-    if var in readable and (var is not residual.value or var in pair.kept):
-      continue
-    index = pair.definers[var]
-    if index in pair.forbidden:
-      return False
-    pending += operands(pair.body.eqns[index])
-  return True

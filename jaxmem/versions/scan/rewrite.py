@@ -10,7 +10,9 @@ exact themselves passes without a barrier: the backward pass multiplies it once
 more, and it need not be written to memory for that.
 """
 
-from collections.abc import Collection, Sequence
+import dataclasses
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 
 from jax.extend import core
 
@@ -22,14 +24,12 @@ from jaxmem.jaxpr import (
   internals,
   memory,
 )
-from jaxmem.versions.rules import RECOMPUTE_SCOPE
+from jaxmem.versions.rules import run_again
 from jaxmem.versions.scan.hoisted import sink
-from jaxmem.versions.scan.levels import Level
-from jaxmem.versions.scan.pairs import Pair, Read
-from jaxmem.versions.scan.recipe import Recipe, make_recipe
-from jaxmem.versions.values import results
+from jaxmem.versions.scan.levels import BODIES, Level
+from jaxmem.versions.scan.pairs import Pair, Read, Residual
+from jaxmem.versions.values import Values, results
 
-_BARRIER = "optimization_barrier"
 # What XLA looks through when it simplifies.
 _SEEN_THROUGH = frozenset(
   """
@@ -39,6 +39,57 @@ _SEEN_THROUGH = frozenset(
 _PRODUCTS = frozenset({"mul", "square"})
 # XLA computes narrower types in float32, and may leave the rounding out.
 _EXACT_ITEMSIZE = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+  """How a backward loop recomputes the residuals that were dropped.
+
+  Attributes:
+    dropped: The residuals.
+    eqns: Equations of the forward body, in program order.
+    operands: Inputs of the forward body that the forward loop is given: its
+      constants and slices.
+    carries: Carries that the forward loop has to stack in addition.
+    stacks: Stacks that stay and are read: value in the body, stack outside.
+    extra_bytes: Of the additional stacks and of operands that live longer.
+  """
+
+  dropped: tuple[Residual, ...]
+  eqns: tuple[int, ...]
+  operands: tuple[core.Var, ...]
+  carries: tuple[core.Var, ...]
+  stacks: Mapping[core.Var, core.Var]
+  extra_bytes: int
+
+  @property
+  def saved_bytes(self) -> int:
+    """What the drop saves, extra bytes deducted."""
+    return sum(r.size_bytes for r in self.dropped) - self.extra_bytes
+
+
+def make_recipe(pair: Pair, dropped: Collection[str]) -> Recipe:
+  """Says how to recompute some residuals of a pair from everything else.
+
+  A value that is stacked is read; anything else is computed from what it
+  depends on. So the names of residuals that are dropped determine the rest; of
+  the pair's, none may need an equation that must not run twice.
+  """
+  gone = tuple(r for r in pair.residuals if r.name in dropped)
+  readable = pair.readable_stacks(dropped)
+  wanted = [var for residual in gone for var in residual.needed]
+  eqns, read = pair.body.remake(wanted, readable.__contains__)
+  assert pair.forbidden.isdisjoint(eqns)
+  given = {*read} - {*readable}
+  inputs = [var for var in pair.body.jaxpr.invars if var in given]
+  return Recipe(
+    dropped=gone,
+    eqns=eqns,
+    operands=tuple(var for var in inputs if var not in pair.carries),
+    carries=tuple(var for var in inputs if var in pair.carries),
+    stacks={var: readable[var] for var in read if var in readable},
+    extra_bytes=sum(pair.input_bytes.get(var, 0) for var in inputs),
+  )
 
 
 def rewrite_level(
@@ -52,8 +103,7 @@ def rewrite_level(
     keep_bits: Whether recomputed residuals pass barriers.
 
   Returns:
-    A flat jaxpr with the same inputs and outputs, its equations without those
-    that nothing needs any more; and the bytes that this saves.
+    A flat jaxpr with the same inputs and outputs, and the bytes that are saved.
   """
   eqns = [*level.jaxpr.eqns]
   lost: set[core.Var] = set()
@@ -63,52 +113,45 @@ def rewrite_level(
     saved_bytes += recipe.saved_bytes
     if recipe.dropped:
       lost |= {residual.stack for residual in recipe.dropped}
-      forward, backward = eqns[pair.forward], eqns[pair.backward]
-      eqns[pair.forward], carries = _forward(pair, recipe, forward)
+      eqns[pair.forward], stacks = _forward(pair, recipe, eqns[pair.forward])
       eqns[pair.backward] = _backward(
-        pair, recipe, forward, backward, carries, keep_bits
+        pair, recipe, level.jaxpr.eqns, stacks, keep_bits
       )
     moved = [hoisted for hoisted in pair.hoisted if hoisted.name in dropped]
     saved_bytes += sum(hoisted.size_bytes for hoisted in moved)
     broadcasts = {hoisted.eqn.outvars[0]: hoisted.eqn for hoisted in moved}
     for index in (pair.forward, pair.backward):
       eqns[index] = sink(eqns[index], broadcasts)
-  for inner in level.inner:
-    body, inner_bytes = rewrite_level(inner.level, dropped, keep_bits=keep_bits)
+  for (index, branch), inner in level.inner.items():
+    body, inner_bytes = rewrite_level(inner, dropped, keep_bits=keep_bits)
     saved_bytes += inner_bytes
-    params = eqns[inner.equation].params
-    value = params[inner.parameter]
-    if inner.branch is not None:
-      before, after = value[: inner.branch], value[inner.branch + 1 :]
-      body = (*before, body, *after)
-    params = {**params, inner.parameter: body}
-    eqns[inner.equation] = eqns[inner.equation].replace(params=params)
+    parameter = BODIES[eqns[index].primitive.name]
+    params = eqns[index].params
+    value = params[parameter]
+    if isinstance(value, tuple):
+      body = (*value[:branch], body, *value[branch + 1 :])
+    eqns[index] = eqns[index].replace(params={**params, parameter: body})
   changed = level.jaxpr.replace(eqns=_without(eqns, lost))
   return flatten(changed, keep=CUSTOM_DERIVATIVES), saved_bytes
 
 
 def _without(
-  eqns: Sequence[core.JaxprEqn], stacks: Collection[core.Var]
+  eqns: Sequence[core.JaxprEqn], lost: set[core.Var]
 ) -> list[core.JaxprEqn]:
-  """Takes out what lay between two loops, whose stacks are gone."""
-  lost = {*stacks}
+  """Takes out what lay between two loops, whose stacks are lost."""
   kept = []
   for eqn in eqns:
     is_lost = [isinstance(v, core.Var) and v in lost for v in eqn.invars]
-    if not any(is_lost):
-      kept.append(eqn)
-      continue
-    gone = eqn.outvars
-    if eqn.primitive.name == _BARRIER:
-      operands = zip(eqn.invars, eqn.outvars, is_lost, strict=True)
-      stay = [(v, out) for v, out, is_gone in operands if not is_gone]
-      gone = [v for v, gone in zip(eqn.outvars, is_lost, strict=True) if gone]
-      kept.append(
-        eqn.replace(
-          invars=[v for v, _ in stay], outvars=[out for _, out in stay]
-        )
+    if any(is_lost):
+      # Barriers and what acts on slices have a result for each operand.
+      lost.update(itertools.compress(eqn.outvars, is_lost))
+      stays = [not each for each in is_lost]
+      eqn = eqn.replace(
+        invars=[*itertools.compress(eqn.invars, stays)],
+        outvars=[*itertools.compress(eqn.outvars, stays)],
       )
-    lost.update(gone)
+    if eqn.outvars or not any(is_lost):
+      kept.append(eqn)
   return kept
 
 
@@ -116,121 +159,73 @@ def _forward(
   pair: Pair, recipe: Recipe, eqn: core.JaxprEqn
 ) -> tuple[core.JaxprEqn, list[core.Var]]:
   """Returns the forward loop, and the stacks of carries that it has now."""
-  num_carry = pair.num_carry
-  gone = {residual.position for residual in recipe.dropped}
-  kept = [
-    position
-    for position in range(len(eqn.outvars) - num_carry)
-    if position not in gone
-  ]
-  outvars = pair.body.outvars
-  body = pair.body.replace(
-    outvars=[
-      *outvars[:num_carry],
-      *(outvars[num_carry + position] for position in kept),
-      *(pair.body.invars[number] for number in recipe.carries),
-    ]
-  )
-  stays = [
-    *eqn.outvars[:num_carry],
-    *(eqn.outvars[num_carry + position] for position in kept),
-  ]
+  num_consts, num_carry = internals.scan_counts(eqn)
+  gone = {num_carry + residual.position for residual in recipe.dropped}
+  stays = [p for p in range(len(eqn.outvars)) if p not in gone]
+  body = pair.body.jaxpr
+  outvars = [*(body.outvars[p] for p in stays), *recipe.carries]
   changed = internals.with_scan_body(
     eqn,
-    flatten(body, keep=CUSTOM_DERIVATIVES),
+    flatten(body.replace(outvars=outvars), keep=CUSTOM_DERIVATIVES),
     eqn.invars,
-    stays,
-    pair.num_consts,
+    [eqn.outvars[p] for p in stays],
+    num_consts,
     num_carry,
   )
   return changed, changed.outvars[len(stays) :]
 
 
-class _Operands:
-  """The operands of a loop, of one kind; each once.
-
-  Attributes:
-    outer: What is passed.
-    inner: What the body calls it.
-  """
-
-  def __init__(self, outer: Sequence[Atom], inner: Sequence[core.Var]):
-    self.outer = [*outer]
-    self.inner = [*inner]
-    self._number = {
-      atom: number
-      for number, atom in reversed([*enumerate(outer)])
-      if isinstance(atom, core.Var)
-    }
-
-  def add(self, outer: Atom, inner: core.Var) -> core.Var:
-    """Returns the body's name of an operand, new if it was not passed."""
-    if not isinstance(outer, core.Var):
-      self.outer.append(outer)
-      self.inner.append(core.Var(inner.aval))
-      return self.inner[-1]
-    if outer not in self._number:
-      self._number[outer] = len(self.outer)
-      self.outer.append(outer)
-      self.inner.append(core.Var(inner.aval))
-    return self.inner[self._number[outer]]
+def _pass(
+  operands: list[tuple[Atom, core.Var]], outer: Atom, inner: core.Var
+) -> core.Var:
+  """Returns what a body calls an operand, which is added if it is a new one."""
+  for atom, var in operands:
+    if atom is outer and isinstance(atom, core.Var):
+      return var
+  operands.append((outer, core.Var(inner.aval)))
+  return operands[-1][1]
 
 
 def _backward(
   pair: Pair,
   recipe: Recipe,
-  forward: core.JaxprEqn,
-  eqn: core.JaxprEqn,
+  eqns: Sequence[core.JaxprEqn],
   carry_stacks: Sequence[core.Var],
   keep_bits: bool,
 ) -> core.JaxprEqn:
   """Returns the backward loop, which makes the dropped residuals itself."""
-  old = eqn.params["jaxpr"]
+  forward, eqn = eqns[pair.forward], eqns[pair.backward]
+  body = eqn.params["jaxpr"]
   num_consts, num_carry = internals.scan_counts(eqn)
   first = num_consts + num_carry
+  fresh = [core.Var(v.aval) for v in body.invars]
+  given = [*zip(eqn.invars, fresh, strict=True)]
+  consts, carry = given[:num_consts], given[num_consts:first]
   gone = {read.position for r in recipe.dropped for read in r.reads}
-  stays = [
-    position
-    for position in range(first, len(eqn.invars))
-    if position - first not in gone
-  ]
-  fresh = {number: core.Var(v.aval) for number, v in enumerate(old.invars)}
-  consts = _Operands(
-    eqn.invars[:num_consts], [fresh[number] for number in range(num_consts)]
-  )
-  slices = _Operands(
-    [eqn.invars[position] for position in stays],
-    [fresh[position] for position in stays],
-  )
+  slices = [each for p, each in enumerate(given[first:]) if p not in gone]
   known: dict[core.Var, Atom] = {}
-  for number in recipe.operands:
-    kind = consts if number < pair.num_consts else slices
-    var = pair.body.invars[number]
-    known[var] = kind.add(forward.invars[number], var)
-  for number, stack in zip(recipe.carries, carry_stacks, strict=True):
-    var = pair.body.invars[number]
-    known[var] = slices.add(stack, var)
-  for var, stack in recipe.stacks:
-    known[var] = slices.add(stack, var)
+  num_forward_consts, _ = internals.scan_counts(forward)
+  for number, var in enumerate(pair.body.jaxpr.invars):
+    if var in recipe.operands:
+      kind = consts if number < num_forward_consts else slices
+      known[var] = _pass(kind, forward.invars[number], var)
+  stacks = zip(recipe.carries, carry_stacks, strict=True)
+  for var, stack in (*stacks, *recipe.stacks.items()):
+    known[var] = _pass(slices, stack, var)
   inliner = Inliner(CUSTOM_DERIVATIVES)
-  operands: list[Atom] = [fresh[number] for number in range(len(old.invars))]
-  for residual, value in zip(
-    recipe.dropped,
-    _recompute(inliner, pair, recipe, known, keep_bits),
-    strict=True,
-  ):
+  operands: list[Atom] = [*fresh]
+  made = _recompute(inliner, pair, recipe, known, keep_bits)
+  for residual, value in zip(recipe.dropped, made, strict=True):
     for read in residual.reads:
       operands[first + read.position] = _apply(inliner, read, value)
-  stack = internals.empty_name_stack()
-  outvars = inliner.inline(old, operands, stack)
-  carry = [fresh[number] for number in range(num_consts, first)]
-  invars = [*consts.inner, *carry, *slices.inner]
+  outvars = inliner.inline(body, operands, internals.empty_name_stack())
+  passed = [*consts, *carry, *slices]
   return internals.with_scan_body(
     eqn,
-    inliner.finish(old, invars, outvars),
-    [*consts.outer, *eqn.invars[num_consts:first], *slices.outer],
+    inliner.finish(body, [var for _, var in passed], outvars),
+    [outer for outer, _ in passed],
     eqn.outvars,
-    len(consts.outer),
+    len(consts),
     num_carry,
   )
 
@@ -243,67 +238,45 @@ def _recompute(
   keep_bits: bool,
 ) -> list[Atom]:
   """Appends the equations of a recipe; returns the dropped values."""
-  definers = pair.definers
-  eqns = [pair.body.eqns[index] for index in recipe.eqns]
+  body = pair.body
+  eqns = [body.eqns[index] for index in recipe.eqns]
   exact: dict[core.Var, core.Var] = {var: var for var in known}
   # A loop needs no barrier, since XLA fuses it with nothing.
-  unguarded = [
-    eqn for eqn in eqns if not keep_bits or eqn.primitive.name == "scan"
-  ]
+  unguarded = [e for e in eqns if not keep_bits or e.primitive.name == "scan"]
   exact |= {var: var for eqn in unguarded for var in eqn.outvars}
-  for var in _guarded_values(pair, recipe, exact):
-    eqns.append(internals.barrier(pair.body.eqns[definers[var]], [var]))
-    exact[var] = eqns[-1].outvars[0]
+  wanted = {var for residual in recipe.dropped for var in residual.needed}
+  for var in (v for index in recipe.eqns for v in results(body.eqns[index])):
+    is_guarded = var in wanted and var not in exact
+    if is_guarded and not _is_plain_product(body, var, exact):
+      eqns.append(internals.barrier(body.eqns[body.definers[var]], [var]))
+      exact[var] = eqns[-1].outvars[0]
 
   def read(atom: Atom) -> Atom:
     """What the backward loop reads: exact values, or products of them."""
-    if not isinstance(atom, core.Var) or atom not in definers:
+    if not isinstance(atom, core.Var) or atom not in body.definers:
       return atom
     if atom not in exact:
-      eqn = pair.body.eqns[definers[atom]]
+      eqn = body.eqns[body.definers[atom]]
       exact[atom] = core.Var(atom.aval)
       operands = [read(operand) for operand in eqn.invars]
       eqns.append(eqn.replace(invars=operands, outvars=[exact[atom]]))
     return exact[atom]
 
   outvars = [read(residual.value) for residual in recipe.dropped]
-  part = pair.body.replace(invars=[*known], outvars=outvars, eqns=eqns)
-  stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
-  return inliner.inline(part, [*known.values()], stack)
-
-
-def _guarded_values(
-  pair: Pair, recipe: Recipe, known: Collection[core.Var]
-) -> list[core.Var]:
-  """Returns the recomputed residuals that need a barrier, in order.
-
-  Args:
-    pair: The loops.
-    recipe: What is recomputed.
-    known: Values that are exact without one.
-  """
-  guard: list[core.Var] = []
-  computed = {v for i in recipe.eqns for v in results(pair.body.eqns[i])}
-  dropped = [r.value for r in recipe.dropped if isinstance(r.value, core.Var)]
-  order = {var: number for number, var in enumerate(pair.definers)}
-  for var in sorted(computed.intersection(dropped), key=order.__getitem__):
-    exact = {*guard, *known}
-    if var not in exact and not _is_plain_product(pair, var, exact):
-      guard.append(var)
-  return guard
+  return run_again(inliner, body.jaxpr.replace(eqns=eqns), known, outvars)
 
 
 def _is_plain_product(
-  pair: Pair, var: core.Var, exact: Collection[core.Var]
+  body: Values, var: core.Var, exact: Collection[core.Var]
 ) -> bool:
   """Whether nothing but one multiplication makes it from exact values."""
-  eqn, var = _origin(pair, var, ())
+  eqn, var = _origin(body, var, ())
   if eqn is None or eqn.primitive.name not in _PRODUCTS:
     return False
   if memory.itemsize(var.aval) < _EXACT_ITEMSIZE:
     return False
   factors = [
-    _origin(pair, factor, exact)[1]
+    _origin(body, factor, exact)[1]
     for factor in eqn.invars
     if isinstance(factor, core.Var)
   ]
@@ -311,11 +284,11 @@ def _is_plain_product(
 
 
 def _origin(
-  pair: Pair, var: core.Var, exact: Collection[core.Var]
+  body: Values, var: core.Var, exact: Collection[core.Var]
 ) -> tuple[core.JaxprEqn | None, core.Var]:
   """Returns what a variable is another shape of, and what defines that."""
-  while var in pair.definers and var not in exact:
-    eqn = pair.body.eqns[pair.definers[var]]
+  while var in body.definers and var not in exact:
+    eqn = body.eqns[body.definers[var]]
     operand = eqn.invars[0] if eqn.invars else None
     is_view = eqn.primitive.name in _SEEN_THROUGH
     if not is_view or not isinstance(operand, core.Var):

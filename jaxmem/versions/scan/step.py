@@ -70,15 +70,14 @@ def rewrite_step(
   result = Rewritten(closed_jaxpr=closed_jaxpr, dropped=(), saved_bytes=0)
   for _ in range(_MAX_ROUNDS):
     level = make_level(result.closed_jaxpr)
-    problem, names = make_problem(level, rates, is_fused=not keep_bits)
-    choice = choose(problem, remaining)
-    if not choice.drops:
+    problem = make_problem(level, rates, is_fused=not keep_bits)
+    names = tuple(problem.drops[d].name for d in choose(problem, remaining))
+    if not names:
       break
-    dropped = frozenset(names[drop] for drop in choice.drops)
-    changed, saved_bytes = rewrite_level(level, dropped, keep_bits=keep_bits)
+    changed, saved_bytes = rewrite_level(level, names, keep_bits=keep_bits)
     result = Rewritten(
       closed_jaxpr=changed,
-      dropped=(*result.dropped, *(name for name in names if name in dropped)),
+      dropped=result.dropped + names,
       saved_bytes=result.saved_bytes + saved_bytes,
     )
     if remaining is not None:
