@@ -214,6 +214,7 @@ class Campaign:
       "benchmarks.gpu.worker",
       f"--out={self._folder}",
       f"--labels={json.dumps(labels)}",
+      f"--parent={os.getpid()}",
     ]
 
 

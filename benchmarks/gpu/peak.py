@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
+from benchmarks.gpu.case import Context, Part, Row, cases, error_text, number
 
 _NUM_STEPS = 3
 _SHARE = 0.5
@@ -24,26 +24,13 @@ _TITLES = (
 )
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  names = ["unet"] if is_rehearsal else list(models.MODELS)
-  return [
-    Case(
-      name=name,
-      wave=min(i, 1),
-      default_s=20 if is_rehearsal else 120,
-      settings={"model": name},
-    )
-    for i, name in enumerate(names)
-  ]
-
-
 def _run(context: Context) -> None:
   """Runs the way of the fewest bytes first: a process's peak only grows.
 
   All are compiled before any runs, for autotuning takes memory as well; what
   that took is the floor below which no peak shows.
   """
-  name = context.case.settings["model"]
+  name = context.case.name
 
   def build() -> zoo.Step:
     return models.build(name, is_rehearsal=context.is_rehearsal)
@@ -138,7 +125,7 @@ PART = Part(
     "Is the allocator's `peak_bytes_in_use` what was predicted, and what XLA's"
     " `memory_analysis` says?"
   ),
-  cases=_cases,
+  cases=cases(list(models.MODELS), 120, rehearsed=["unet"], rehearsed_s=20),
   run=_run,
   titles=_TITLES,
   cells=_cells,
