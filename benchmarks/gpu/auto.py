@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Context, Part, Row, cases, error_text, number
+from benchmarks.gpu.case import Context, Part, Row, cases, error_text, megabytes
 
 _NUM_STEPS = 3
 _TITLES = ("step", "program MB", "allowed MB", "runs")
@@ -40,8 +40,8 @@ def _cells(row: Row) -> Sequence[object]:
     return [row["model"], "", "", row["error"]]
   return [
     row["model"],
-    number(row["total_bytes"], 1e-6, 0),
-    number(row["allowed_bytes"], 1e-6, 0),
+    megabytes(row["total_bytes"]),
+    megabytes(row["allowed_bytes"]),
     "yes" if row["runs"] else f"no: {row['error']}",
   ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Context, Part, Row, cases
+from benchmarks.gpu.case import Context, Part, Row, cases, megabytes
 
 _TITLES = (
   "step",
@@ -35,8 +35,8 @@ def _cells(row: Row) -> Sequence[object]:
   before, after = row["untuned_temp_bytes"], row["tuned_temp_bytes"]
   return [
     row["model"],
-    f"{before / 1e6:.1f}",
-    f"{after / 1e6:.1f}",
+    megabytes(before),
+    megabytes(after),
     f"{100 * (after / before - 1):+.2f} %",
     f"{row['untuned_compile_s']:.1f}",
     f"{row['tuned_compile_s']:.1f}",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Context, Part, Row, cases, error_text, number
+from benchmarks.gpu.case import Context, Part, Row, cases, error_text, megabytes
 
 _NUM_STEPS = 2
 # Where the answer does not run, smaller batches are tried.
@@ -103,8 +103,8 @@ def _cells(row: Row) -> Sequence[object]:
     row["model"],
     row["way"],
     f"{row['batch']}{' (the answer)' if is_answer else ''}",
-    number(row["total_bytes"], 1e-6, 0),
-    number(row["limit_bytes"], 1e-6, 0),
+    megabytes(row["total_bytes"]),
+    megabytes(row["limit_bytes"]),
     "yes" if row["runs"] else f"no: {row['error']}",
   ]
 

@@ -122,6 +122,12 @@ def number(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
   return "" if value is None else f"{value * scale:.{digits}f}"
 
 
+def megabytes(num_bytes: int | None) -> str:
+  """Returns what stands in a table for bytes; more digits for a rehearsal's."""
+  digits = 3 if num_bytes is not None and num_bytes < 10_000_000 else 1
+  return number(num_bytes, 1e-6, digits)
+
+
 def error_text(error: Exception) -> str:
   """Returns the line of an error that says what went wrong.
 

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Context, Part, Row, cases, error_text, number
+from benchmarks.gpu.case import (
+  Context,
+  Part,
+  Row,
+  cases,
+  error_text,
+  megabytes,
+  number,
+)
 
 _NUM_STEPS = 5
 _SHARE = 0.5
@@ -61,8 +69,8 @@ def _cells(row: Row) -> Sequence[object]:
   return [
     row["model"],
     row["way"],
-    number(row["free_bytes"], 1e-6, 0),
-    number(row["largest_free_block_bytes"], 1e-6, 0),
+    megabytes(row["free_bytes"]),
+    megabytes(row["largest_free_block_bytes"]),
     number(row["fragmentation"], 100, 2),
   ]
 

@@ -13,7 +13,7 @@ import numpy as np
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Context, Part, Row, cases, number
+from benchmarks.gpu.case import Context, Part, Row, cases, megabytes, number
 from benchmarks.paired import Runner, run_round
 
 _STATE = 1  # The optimizer's, among the arguments and among the results.
@@ -137,7 +137,7 @@ def _cells(row: Row) -> Sequence[object]:
   return [
     row["model"],
     row["way"],
-    number(row["total_bytes"], 1e-6, 0),
+    megabytes(row["total_bytes"]),
     number(row["wall_s"], 1e3),
     " and ".join(filter(None, (number(move_s, 1e3) for move_s in moves))),
     number(row.get("hidden_s"), 1e3),

@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Context, Part, Row, cases, error_text, number
+from benchmarks.gpu.case import (
+  Context,
+  Part,
+  Row,
+  cases,
+  error_text,
+  megabytes,
+  number,
+)
 
 _NUM_STEPS = 3
 _SHARE = 0.5
@@ -106,13 +114,13 @@ def _cells(row: Row) -> Sequence[object]:
   if "error" in row:
     return [row["model"], row["way"], row["error"], *[""] * 5]
   peak, predicted = row["peak_bytes"], row["predicted_bytes"]
-  at_most = "" if row["is_peak_of_run"] else "at most "
+  at_most = "at most " if row["is_peak_of_run"] is False else ""
   return [
     row["model"],
     row["way"],
-    number(predicted, 1e-6),
-    number(row["total_bytes"], 1e-6),
-    at_most + number(peak, 1e-6),
+    megabytes(predicted),
+    megabytes(row["total_bytes"]),
+    at_most + megabytes(peak),
     at_most + number(peak, 1 / predicted, 4),
     number(row["step_s"], 1e3),
     number(row["estimated_s"], 1e3),

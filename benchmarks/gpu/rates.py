@@ -150,21 +150,19 @@ def _described(folder: pathlib.Path) -> tuple[str, str]:
   return kept.name, text
 
 
-def _cells(row: Row) -> Sequence[object] | None:
+def _cells(row: Row) -> Sequence[object]:
   value, described = row["value"], row.get("described")
   name = row["rate"]
   if name == "target":
     return ["target description", f"`{row['file']}`", f"`{row['from']}`", ""]
-  if value is None:
-    return None
   if name == "call_s":
     return ["a queued call of almost nothing", f"{1e6 * value:.1f} µs", "", ""]
   unit, scale = ("Tflop/s", 1e12) if "flops" in name else ("GB/s", 1e9)
   return [
     name.partition("_per_s")[0].replace("_", " "),
-    f"{value / scale:.1f} {unit}",
+    f"{value / scale:.1f} {unit}" if value else "",
     f"{described / scale:.1f} {unit}" if described else "",
-    f"{100 * value / described:.0f} %" if described else "",
+    f"{100 * value / described:.0f} %" if value and described else "",
   ]
 
 

@@ -103,6 +103,9 @@ def _section(part: Part, rows: Sequence[Row]) -> str:
   text = f"#### `{part.name}`\n\n{part.question}\n\n"
   if cells:
     text += page.table(part.titles, cells)
+  reasons = dict.fromkeys(r["why_null"] for r in results if "why_null" in r)
+  if cells and reasons:
+    text += f"\nNot known here: {'; '.join(reasons)}.\n"
   missing = [
     f"{row['case']}: {row['status']}, {row['why']}"
     for row in rows

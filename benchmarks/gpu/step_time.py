@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Context, Part, Row, cases, error_text, number
+from benchmarks.gpu.case import (
+  Context,
+  Part,
+  Row,
+  cases,
+  error_text,
+  megabytes,
+  number,
+)
 
 _SHARES = (0.75, 0.5, 0.35)
 # Limits of all models first, then the policies of all.
@@ -111,7 +119,7 @@ def _cells(row: Row) -> Sequence[object] | None:
   low, high = row["wall_ratio_interval"]
   return [
     *labels,
-    number(row["temp_bytes"], 1e-6, 0),
+    megabytes(row["temp_bytes"]),
     number(row["wall_s"], 1e3, 2),
     number(row["wall_ratio"], 1, 3),
     f"{low:.3f} to {high:.3f}",

@@ -24,6 +24,7 @@ from benchmarks.gpu import (
   parts,
   rates,
   report,
+  step_time,
   store,
   ways,
 )
@@ -335,6 +336,40 @@ def test_a_limit_that_cannot_be_met_is_a_row(part):
   (*failed,) = (row for row in rows if "error" in row)
   assert failed and all("No plan fits." in row["error"] for row in failed)
   assert all(row.get("is_supported", True) for row in failed)
+
+
+def _fake_by_jax(step, name="jax.jit"):
+  way = mock.Mock(total_bytes=2, compile_s=1.0)
+  way.name = name
+  way.row.return_value = {"way": name}
+  return way
+
+
+def test_a_way_that_the_card_cannot_hold_is_a_row():
+  rows = []
+  case = next(
+    c for c in step_time.PART.cases(True) if c.name == "unet policies"
+  )
+  context = Context(
+    case=case,
+    is_rehearsal=True,
+    folder=pathlib.Path(),
+    recorder=mock.Mock(append=rows.append),
+  )
+  with (
+    mock.patch.object(models, "build"),
+    mock.patch.multiple(
+      ways,
+      by_jax=_fake_by_jax,
+      allowed_bytes=lambda: 1,
+      take_turns=lambda found, is_rehearsal: [{} for _ in found],
+    ),
+  ):
+    step_time.PART.run(context)
+  failed = [row for row in rows if "error" in row]
+  assert [row["way"] for row in failed] == list(models.POLICIES)
+  for row in failed:
+    assert "not run: 2 bytes, allowed are 1" in step_time.PART.cells(row)
 
 
 @pytest.mark.slow
