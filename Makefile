@@ -104,7 +104,9 @@ bench: $(STAMP)
 rehearse: $(STAMP)
 	@folder=$$(mktemp -d) && \
 	PYTHONPATH=.:hlo $(BIN)/python -m benchmarks.gpu_campaign --rehearse \
-	  --out="$$folder"
+	  --out="$$folder" && \
+	PYTHONPATH=.:hlo $(BIN)/python -m benchmarks.gpu_campaign \
+	  --report="$$folder"
 
 # Code made by protoc 5.29 runs with protobuf 5.29 to 6.x, hence with any that
 # OR-Tools allows; newer compilers would refuse the older runtimes.

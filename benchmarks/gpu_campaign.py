@@ -77,13 +77,12 @@ def _measure(folder: pathlib.Path) -> None:
 
 
 def _report(path: pathlib.Path) -> None:
-  """Prints what the rows say, or writes it into the page."""
+  """Prints what the rows say, or writes what those of cards say to the page."""
   rows = store.read(path / store.ROWS_FILE if path.is_dir() else path)
-  places = report.places(rows)
   if _WRITE.value:
-    page.fill(PAGE, places, {})
+    page.fill(PAGE, report.places(rows), {})
   else:
-    print(places["measured"])
+    print(report.tables(rows) or report.NOTHING)
 
 
 if __name__ == "__main__":

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
+from benchmarks.gpu.case import Context, Part, Row, cases, error_text, megabytes
 
 _NUM_STEPS = 3
 _TITLES = ("step", "program MB", "allowed MB", "runs")
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  name = "llama_stack" if is_rehearsal else "gpt2_small"
-  default_s = 10 if is_rehearsal else 60
-  return [Case(name=name, default_s=default_s, settings={"model": name})]
-
-
 def _run(context: Context) -> None:
   """Compiles under the limit, and runs."""
-  name = context.case.settings["model"]
+  name = context.case.name
   step = models.build(name, is_rehearsal=context.is_rehearsal)
   row: Row = {"model": name}
   try:
@@ -46,8 +40,8 @@ def _cells(row: Row) -> Sequence[object]:
     return [row["model"], "", "", row["error"]]
   return [
     row["model"],
-    number(row["total_bytes"], 1e-6, 0),
-    number(row["allowed_bytes"], 1e-6, 0),
+    megabytes(row["total_bytes"]),
+    megabytes(row["allowed_bytes"]),
     "yes" if row["runs"] else f"no: {row['error']}",
   ]
 
@@ -57,7 +51,7 @@ PART = Part(
   question=(
     'Does a step run under `memory_limit="auto"`, and in how much memory?'
   ),
-  cases=_cases,
+  cases=cases(["gpt2_small"], 60, rehearsed=["llama_stack"], rehearsed_s=10),
   run=_run,
   titles=_TITLES,
   cells=_cells,

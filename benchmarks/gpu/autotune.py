@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row
+from benchmarks.gpu.case import Context, Part, Row, cases, megabytes
 
 _TITLES = (
   "step",
@@ -17,22 +17,9 @@ _TITLES = (
 )
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  names = ["unet"] if is_rehearsal else ["resnet50", "gpt2_small", "unet"]
-  return [
-    Case(
-      name=name,
-      wave=i,
-      default_s=12 if is_rehearsal else 45,
-      settings={"model": name},
-    )
-    for i, name in enumerate(names)
-  ]
-
-
 def _run(context: Context) -> None:
   """Compiles a step without and with autotuning."""
-  name = context.case.settings["model"]
+  name = context.case.name
   row: Row = {"model": name}
   for label, options in (("untuned", ways.UNTUNED), ("tuned", None)):
     step = models.build(name, is_rehearsal=context.is_rehearsal)
@@ -48,8 +35,8 @@ def _cells(row: Row) -> Sequence[object]:
   before, after = row["untuned_temp_bytes"], row["tuned_temp_bytes"]
   return [
     row["model"],
-    f"{before / 1e6:.1f}",
-    f"{after / 1e6:.1f}",
+    megabytes(before),
+    megabytes(after),
     f"{100 * (after / before - 1):+.2f} %",
     f"{row['untuned_compile_s']:.1f}",
     f"{row['tuned_compile_s']:.1f}",
@@ -62,7 +49,13 @@ PART = Part(
     "Plans for a described card are compiled without autotuning: by how much"
     " do the temporaries differ with it?"
   ),
-  cases=_cases,
+  cases=cases(
+    ["resnet50", "gpt2_small", "unet"],
+    45,
+    rehearsed=["unet"],
+    rehearsed_s=12,
+    waves=(0, 1, 2),
+  ),
   run=_run,
   titles=_TITLES,
   cells=_cells,

@@ -8,38 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
+from benchmarks.gpu.case import Context, Part, Row, cases, error_text, megabytes
 
 _NUM_STEPS = 2
 # Where the answer does not run, smaller batches are tried.
 _SMALLER = (0.95, 0.9, 0.8)
 # jax may use this share of the card's memory; see `ways.allowed_bytes`.
 _FRACTION = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
-_REHEARSED_BATCH = 8
+# Where the search begins.
+_BATCH, _REHEARSED_BATCH = 64, 8
 _UNIT = 8  # Batches are multiples of it.
 _TITLES = ("step", "way", "batch", "predicted MB", "allowed MB", "runs")
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  names = ["resnet50"] if is_rehearsal else ["gpt2_small", "resnet50"]
-  return [
-    Case(
-      name=name,
-      wave=i,
-      default_s=25 if is_rehearsal else 240,
-      settings={
-        "model": name,
-        "start": _REHEARSED_BATCH if is_rehearsal else 64,
-      },
-      environment=_FRACTION,
-    )
-    for i, name in enumerate(names)
-  ]
-
-
 def _run(context: Context) -> None:
   """Asks for the largest batch, and runs it and its neighbours."""
-  name = context.case.settings["model"]
+  name = context.case.name
   size = "tiny" if context.is_rehearsal else "full"
 
   def build(batch: int) -> zoo.Step:
@@ -54,7 +38,7 @@ def _run(context: Context) -> None:
   if limit_bytes is None:
     # On a CPU, what a certain batch takes stands in for the memory there is.
     limit_bytes = ways.by_jaxmem(build(_REHEARSED_BATCH)).total_bytes
-  start = context.case.settings["start"]
+  start = _REHEARSED_BATCH if context.is_rehearsal else _BATCH
   start_s = time.perf_counter()
   answer = jaxmem.max_batch(
     factory, limit=limit_bytes, start=start, multiple_of=_UNIT
@@ -119,8 +103,8 @@ def _cells(row: Row) -> Sequence[object]:
     row["model"],
     row["way"],
     f"{row['batch']}{' (the answer)' if is_answer else ''}",
-    number(row["total_bytes"], 1e-6, 0),
-    number(row["limit_bytes"], 1e-6, 0),
+    megabytes(row["total_bytes"]),
+    megabytes(row["limit_bytes"]),
     "yes" if row["runs"] else f"no: {row['error']}",
   ]
 
@@ -131,7 +115,13 @@ PART = Part(
     "Does the batch that `max_batch` answers for the memory jax may use really"
     " run, and does the next one really not?"
   ),
-  cases=_cases,
+  cases=cases(
+    ["gpt2_small", "resnet50"],
+    240,
+    rehearsed=["resnet50"],
+    rehearsed_s=25,
+    environment=_FRACTION,
+  ),
   run=_run,
   titles=_TITLES,
   cells=_cells,

@@ -23,6 +23,8 @@ _RESERVE_S = 3.0
 # A case may take this many times what it is expected to, and at least so long.
 _PATIENCE = 2.0
 _MIN_LIMIT_S = 120.0
+# A CPU has other work, too, and nobody waits for it as for a card.
+_MIN_REHEARSED_LIMIT_S = 600.0
 # How fast a rehearsal's kernels are does not matter.
 _QUICK_COMPILES = "--xla_backend_optimization_level=0"
 _NUM_KEPT_LOG_BYTES = 20_000
@@ -148,7 +150,10 @@ class Campaign:
       )
       self._tell(f"{part.name}/{case.name}: skipped, no time left")
       return store.SKIPPED
-    limit_s = min(left_s, max(_MIN_LIMIT_S, _PATIENCE * estimate_s))
+    least_s = (
+      _MIN_REHEARSED_LIMIT_S if self._identity["rehearsal"] else _MIN_LIMIT_S
+    )
+    limit_s = min(left_s, max(least_s, _PATIENCE * estimate_s))
     self._tell(f"{part.name}/{case.name}: about {estimate_s:.0f} s")
     start_s = time.monotonic()
     status, details = self._watch(part, case, labels, limit_s)
@@ -214,6 +219,7 @@ class Campaign:
       "benchmarks.gpu.worker",
       f"--out={self._folder}",
       f"--labels={json.dumps(labels)}",
+      f"--parent={os.getpid()}",
     ]
 
 

@@ -18,11 +18,10 @@ class Case:
   """Something measured in a process of its own.
 
   Attributes:
-    name: What tells it from the other cases of its part.
+    name: What is measured; tells it from the other cases of its part.
     wave: Cases of wave 0 run before those of wave 1, whatever their part: the
       most important case of each part comes before the second of any.
     default_s: Seconds it may take, until a run has told.
-    settings: What the part measures here.
     environment: Variables set for its process, besides what it inherits.
       `XLA_FLAGS` is added to what is set already; "{out}" in a value becomes
       the campaign's folder.
@@ -31,7 +30,6 @@ class Case:
   name: str
   wave: int = 0
   default_s: float = 60.0
-  settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -79,6 +77,40 @@ class Part:
   cells: Callable[[Row], Sequence[object] | None]
 
 
+def cases(
+  names: Sequence[str],
+  default_s: float,
+  *,
+  rehearsed: Sequence[str],
+  rehearsed_s: float,
+  waves: Sequence[int] = (0, 1),
+  environment: Mapping[str, str] | None = None,
+) -> Callable[[bool], Sequence[Case]]:
+  """Returns a part's cases, as `Part.cases` has them.
+
+  Args:
+    names: Of the cases on a card, most important first.
+    default_s: Seconds that each may take there, until a run has told.
+    rehearsed: Names of those that a rehearsal runs.
+    rehearsed_s: Seconds that each of these may take.
+    waves: Of the first cases; the last one given is that of all others.
+    environment: Of each case's process.
+  """
+
+  def chosen(is_rehearsal: bool) -> Sequence[Case]:
+    return [
+      Case(
+        name=name,
+        wave=waves[min(i, len(waves) - 1)],
+        default_s=rehearsed_s if is_rehearsal else default_s,
+        environment=environment or {},
+      )
+      for i, name in enumerate(rehearsed if is_rehearsal else names)
+    ]
+
+  return chosen
+
+
 def number(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
   """Returns what stands in a table for a figure, nothing for None.
 
@@ -88,6 +120,12 @@ def number(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
     digits: After the point.
   """
   return "" if value is None else f"{value * scale:.{digits}f}"
+
+
+def megabytes(num_bytes: int | None) -> str:
+  """Returns what stands in a table for bytes; more digits for a rehearsal's."""
+  digits = 3 if num_bytes is not None and num_bytes < 10_000_000 else 1
+  return number(num_bytes, 1e-6, digits)
 
 
 def error_text(error: Exception) -> str:

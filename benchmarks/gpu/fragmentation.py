@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
+from benchmarks.gpu.case import (
+  Context,
+  Part,
+  Row,
+  cases,
+  error_text,
+  megabytes,
+  number,
+)
 
 _NUM_STEPS = 5
 _SHARE = 0.5
@@ -14,22 +22,9 @@ _FIGURES = ("free_bytes", "largest_free_block_bytes", "fragmentation")
 _TITLES = ("step", "way", "free MB", "largest piece MB", "not in it, %")
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  names = ["unet"] if is_rehearsal else ["gpt2_small", "resnet50"]
-  return [
-    Case(
-      name=name,
-      wave=i,
-      default_s=15 if is_rehearsal else 90,
-      settings={"model": name},
-    )
-    for i, name in enumerate(names)
-  ]
-
-
 def _run(context: Context) -> None:
   """Runs all ways one after the other, and looks while the state is there."""
-  name = context.case.settings["model"]
+  name = context.case.name
 
   def build() -> zoo.Step:
     return models.build(name, is_rehearsal=context.is_rehearsal)
@@ -74,8 +69,8 @@ def _cells(row: Row) -> Sequence[object]:
   return [
     row["model"],
     row["way"],
-    number(row["free_bytes"], 1e-6, 0),
-    number(row["largest_free_block_bytes"], 1e-6, 0),
+    megabytes(row["free_bytes"]),
+    megabytes(row["largest_free_block_bytes"]),
     number(row["fragmentation"], 100, 2),
   ]
 
@@ -86,7 +81,9 @@ PART = Part(
     "After five steps, how much of the free memory is in the allocator's"
     " largest free block?"
   ),
-  cases=_cases,
+  cases=cases(
+    ["gpt2_small", "resnet50"], 90, rehearsed=["unet"], rehearsed_s=15
+  ),
   run=_run,
   titles=_TITLES,
   cells=_cells,

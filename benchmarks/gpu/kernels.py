@@ -12,7 +12,7 @@ import numpy as np
 
 import jaxmem
 from benchmarks.gpu import rates
-from benchmarks.gpu.case import Case, Context, Part, Row
+from benchmarks.gpu.case import Context, Part, Row, cases
 
 # Under a limit that everything meets, a plan says what it takes the step for.
 _NO_LIMIT_BYTES = 1 << 50
@@ -47,10 +47,6 @@ class Kernel:
   function: Callable[..., Any]
   shapes: tuple[tuple[int, ...], ...]
   dtype: Any = jnp.float32
-
-
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  return [Case(name="all", default_s=10 if is_rehearsal else 90)]
 
 
 def _run(context: Context) -> None:
@@ -274,7 +270,7 @@ PART = Part(
     " convolutions, elementwise passes, reductions and copies, and do they rank"
     " kernels alike?"
   ),
-  cases=_cases,
+  cases=cases(["all"], 90, rehearsed=["all"], rehearsed_s=10),
   run=_run,
   titles=_TITLES,
   cells=_cells,

@@ -29,14 +29,20 @@ def identity(
   Raises:
     RuntimeError: If jax finds no device, or none that fits.
   """
-  probe = subprocess.run(
-    [sys.executable, "-m", "benchmarks.gpu.worker", "--probe"],
-    env=dict(environment),
-    capture_output=True,
-    text=True,
-    timeout=_TIMEOUT_S,
-    check=False,
-  )
+  try:
+    probe = subprocess.run(
+      [sys.executable, "-m", "benchmarks.gpu.worker", "--probe"],
+      env=dict(environment),
+      capture_output=True,
+      text=True,
+      timeout=_TIMEOUT_S,
+      check=False,
+    )
+  except subprocess.TimeoutExpired as error:
+    raise RuntimeError(
+      f"jax has not found its device after {_TIMEOUT_S} s; see whether"
+      " nvidia-smi answers."
+    ) from error
   if probe.returncode:
     lines = probe.stderr.strip().splitlines() or ["no word"]
     raise RuntimeError(f"jax finds no device: {lines[-1]}")

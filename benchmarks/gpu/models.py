@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from benchmarks import zoo
 from benchmarks.gpu import llama
-from benchmarks.zoo import language, layers
+from benchmarks.zoo import language, layers, unet, vision
 
 POLICIES = (
   "nothing_saveable",
@@ -28,22 +28,28 @@ class Model:
   """A step measured at its published size.
 
   Attributes:
-    build: Takes the batch, one of `zoo.SIZES` and, where there is a `block`,
-      what to use in its place.
+    build: Takes the batch, one of `zoo.SIZES` and, as `block`, what to use in
+      place of the model's own.
     batch: Examples per step on a card.
-    block: What `jax.checkpoint` may be put around; None if the model has no
-      such class.
+    block: What `jax.checkpoint` may be put around, a class or a method.
+    static_argnums: Arguments of it that are no arrays, of a method.
   """
 
   build: Callable[..., zoo.Step]
   batch: int
-  block: type[nn.Module] | None = None
+  block: Callable[..., Any]
+  static_argnums: tuple[int, ...] = ()
 
 
 MODELS: Mapping[str, Model] = {
   "gpt2_small": Model(build=language.gpt2_small, batch=8, block=layers.Block),
-  "resnet50": Model(build=zoo.MODELS["resnet50"], batch=64),
-  "unet": Model(build=zoo.MODELS["unet"], batch=8),
+  "resnet50": Model(build=vision.resnet50, batch=64, block=vision.Bottleneck),
+  "unet": Model(
+    build=unet.unet,
+    batch=8,
+    block=unet.CONVOLVE,
+    static_argnums=(2,),  # The channels.
+  ),
   "llama_stack": Model(build=llama.llama_stack, batch=4, block=llama.Block),
 }
 ALL_STEPS = (*MODELS, *(name for name in zoo.MODELS if name not in MODELS))
@@ -64,9 +70,11 @@ def build(
   model = MODELS[name]
   keywords = {}
   if policy is not None:
-    assert model.block is not None, name
-    rule = getattr(jax.checkpoint_policies, policy)
-    keywords["block"] = cast(Any, nn.remat(model.block, policy=rule))
+    keywords["block"] = nn.remat(
+      cast(Any, model.block),
+      policy=getattr(jax.checkpoint_policies, policy),
+      static_argnums=model.static_argnums,
+    )
   batch = batch_of(name, is_rehearsal=is_rehearsal)
   return model.build(batch, "tiny" if is_rehearsal else "full", **keywords)
 

@@ -13,12 +13,19 @@ import numpy as np
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, number
+from benchmarks.gpu.case import Context, Part, Row, cases, megabytes, number
 from benchmarks.paired import Runner, run_round
 
 _STATE = 1  # The optimizer's, among the arguments and among the results.
 _NUM_ROUNDS, _NUM_REHEARSED = 14, 4
 _NUM_MOVES = 3
+_OF_COPIES = (
+  "to_host_s",
+  "from_host_s",
+  "exposed_s",
+  "hidden_s",
+  "estimated_exposed_s",
+)
 _ONE_MEMORY = "a CPU has one memory: nothing is copied"
 _TITLES = (
   "step",
@@ -32,22 +39,9 @@ _TITLES = (
 )
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  names = ["llama_stack"] if is_rehearsal else ["gpt2_small", "llama_stack"]
-  return [
-    Case(
-      name=name,
-      wave=i,
-      default_s=20 if is_rehearsal else 90,
-      settings={"model": name},
-    )
-    for i, name in enumerate(names)
-  ]
-
-
 def _run(context: Context) -> None:
   """Times the step with its state on the device, and on the host."""
-  name = context.case.settings["model"]
+  name = context.case.name
 
   def build() -> zoo.Step:
     return models.build(name, is_rehearsal=context.is_rehearsal)
@@ -90,8 +84,7 @@ def _hidden(moves: tuple[float, float] | None, longer_s: float) -> Row:
     longer_s: By which the step takes longer than with its state on the device.
   """
   if moves is None:
-    nulls = ("to_host_s", "from_host_s", "exposed_s", "hidden_s")
-    return ways.reasons(True, _ONE_MEMORY, *nulls)
+    return ways.reasons(True, _ONE_MEMORY, *_OF_COPIES)
   return {
     "to_host_s": moves[0],
     "from_host_s": moves[1],
@@ -144,7 +137,7 @@ def _cells(row: Row) -> Sequence[object]:
   return [
     row["model"],
     row["way"],
-    number(row["total_bytes"], 1e-6, 0),
+    megabytes(row["total_bytes"]),
     number(row["wall_s"], 1e3),
     " and ".join(filter(None, (number(move_s, 1e3) for move_s in moves))),
     number(row.get("hidden_s"), 1e3),
@@ -159,7 +152,12 @@ PART = Part(
     "With the optimizer's state on the host: how many seconds of its copies are"
     " hidden behind kernels, and how many does the step take longer?"
   ),
-  cases=_cases,
+  cases=cases(
+    ["gpt2_small", "llama_stack"],
+    90,
+    rehearsed=["llama_stack"],
+    rehearsed_s=20,
+  ),
   run=_run,
   titles=_TITLES,
   cells=_cells,

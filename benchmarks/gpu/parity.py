@@ -10,12 +10,11 @@ import numpy as np
 
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, error_text
+from benchmarks.gpu.case import Context, Part, Row, cases, error_text
 
 _DETERMINISTIC = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
 _NUM_STEPS = 3
 _SHARE = 0.75
-_REHEARSED = ("unet", "llama_stack", "alexnet")
 _TITLES = (
   "step",
   "way",
@@ -24,20 +23,6 @@ _TITLES = (
   "two of jax.jit differ by",
   "passed",
 )
-
-
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  names = _REHEARSED if is_rehearsal else models.ALL_STEPS
-  return [
-    Case(
-      name=name,
-      wave=0 if name in models.MODELS else 2,
-      default_s=10 if is_rehearsal else 30,
-      settings={"model": name},
-      environment=_DETERMINISTIC,
-    )
-    for name in names
-  ]
 
 
 def _run(context: Context) -> None:
@@ -54,7 +39,7 @@ def _compare(
   context: Context, options: ways.CompilerOptions, suffix: str
 ) -> bool:
   """Writes a row for each way; returns whether all passed."""
-  name = context.case.settings["model"]
+  name = context.case.name
 
   def build() -> zoo.Step:
     return models.build_small(name, is_rehearsal=context.is_rehearsal)
@@ -126,7 +111,14 @@ PART = Part(
     " equal to those of `jax.jit`, or as near as two compiles of `jax.jit` are"
     " to each other?"
   ),
-  cases=_cases,
+  cases=cases(
+    models.ALL_STEPS,
+    30,
+    rehearsed=("unet", "llama_stack", "alexnet"),
+    rehearsed_s=10,
+    waves=(*(0 for _ in models.MODELS), 2),
+    environment=_DETERMINISTIC,
+  ),
   run=_run,
   titles=_TITLES,
   cells=_cells,

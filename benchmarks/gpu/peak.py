@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import jaxmem
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
+from benchmarks.gpu.case import (
+  Context,
+  Part,
+  Row,
+  cases,
+  error_text,
+  megabytes,
+  number,
+)
 
 _NUM_STEPS = 3
 _SHARE = 0.5
@@ -24,26 +32,13 @@ _TITLES = (
 )
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  names = ["unet"] if is_rehearsal else list(models.MODELS)
-  return [
-    Case(
-      name=name,
-      wave=min(i, 1),
-      default_s=20 if is_rehearsal else 120,
-      settings={"model": name},
-    )
-    for i, name in enumerate(names)
-  ]
-
-
 def _run(context: Context) -> None:
   """Runs the way of the fewest bytes first: a process's peak only grows.
 
   All are compiled before any runs, for autotuning takes memory as well; what
   that took is the floor below which no peak shows.
   """
-  name = context.case.settings["model"]
+  name = context.case.name
 
   def build() -> zoo.Step:
     return models.build(name, is_rehearsal=context.is_rehearsal)
@@ -119,13 +114,13 @@ def _cells(row: Row) -> Sequence[object]:
   if "error" in row:
     return [row["model"], row["way"], row["error"], *[""] * 5]
   peak, predicted = row["peak_bytes"], row["predicted_bytes"]
-  at_most = "" if row["is_peak_of_run"] else "at most "
+  at_most = "at most " if row["is_peak_of_run"] is False else ""
   return [
     row["model"],
     row["way"],
-    number(predicted, 1e-6),
-    number(row["total_bytes"], 1e-6),
-    at_most + number(peak, 1e-6),
+    megabytes(predicted),
+    megabytes(row["total_bytes"]),
+    at_most + megabytes(peak),
     at_most + number(peak, 1 / predicted, 4),
     number(row["step_s"], 1e3),
     number(row["estimated_s"], 1e3),
@@ -138,7 +133,7 @@ PART = Part(
     "Is the allocator's `peak_bytes_in_use` what was predicted, and what XLA's"
     " `memory_analysis` says?"
   ),
-  cases=_cases,
+  cases=cases(list(models.MODELS), 120, rehearsed=["unet"], rehearsed_s=20),
   run=_run,
   titles=_TITLES,
   cells=_cells,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.gpu import description, ways
-from benchmarks.gpu.case import Case, Context, Part, Row
+from benchmarks.gpu.case import Context, Part, Row, cases
 
 _DUMP = "dump"
 _NUM_REPEATS = 7
@@ -27,17 +27,6 @@ _PRECISIONS = {
 _NO_LINK = "a CPU has one memory and no link"
 _NO_UNITS = "a CPU has no such matrix units"
 _TITLES = ("rate", "measured", "described by XLA", "of it")
-
-
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  return [
-    Case(
-      name="all",
-      default_s=10 if is_rehearsal else 60,
-      # With it XLA describes the card in a file of the folder.
-      environment={"XLA_FLAGS": "--xla_dump_to={out}/" + _DUMP},
-    )
-  ]
 
 
 def _run(context: Context) -> None:
@@ -161,19 +150,19 @@ def _described(folder: pathlib.Path) -> tuple[str, str]:
   return kept.name, text
 
 
-def _cells(row: Row) -> Sequence[object] | None:
+def _cells(row: Row) -> Sequence[object]:
   value, described = row["value"], row.get("described")
-  if value is None:
-    return None
   name = row["rate"]
+  if name == "target":
+    return ["target description", f"`{row['file']}`", f"`{row['from']}`", ""]
   if name == "call_s":
     return ["a queued call of almost nothing", f"{1e6 * value:.1f} µs", "", ""]
   unit, scale = ("Tflop/s", 1e12) if "flops" in name else ("GB/s", 1e9)
   return [
     name.partition("_per_s")[0].replace("_", " "),
-    f"{value / scale:.1f} {unit}",
+    f"{value / scale:.1f} {unit}" if value else "",
     f"{described / scale:.1f} {unit}" if described else "",
-    f"{100 * value / described:.0f} %" if described else "",
+    f"{100 * value / described:.0f} %" if value and described else "",
   ]
 
 
@@ -183,7 +172,14 @@ PART = Part(
     "What do memory, the link to the host and matrix products in fp32, tf32 and"
     " bf16 reach? Written as a target, `measured.txtpb`."
   ),
-  cases=_cases,
+  cases=cases(
+    ["all"],
+    60,
+    rehearsed=["all"],
+    rehearsed_s=10,
+    # With it XLA describes the card in a file of the folder.
+    environment={"XLA_FLAGS": "--xla_dump_to={out}/" + _DUMP},
+  ),
   run=_run,
   titles=_TITLES,
   cells=_cells,

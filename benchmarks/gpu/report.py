@@ -20,7 +20,8 @@ def places(rows: Iterable[Row]) -> dict[str, str]:
     rows: Of campaigns; those of rehearsals, and of anything else than a GPU,
       are left out.
   """
-  return {"parts": _parts(), "measured": _measured(list(rows))}
+  of_cards = [row for row in rows if _is_of_card(row)]
+  return {"parts": _parts(), "measured": tables(of_cards) or NOTHING}
 
 
 def _parts() -> str:
@@ -37,14 +38,12 @@ def _parts() -> str:
   return page.table(("part", "question", "round: cases"), cells)
 
 
-def _measured(rows: Sequence[Row]) -> str:
-  """Returns the tables of all campaigns on cards, the latest first."""
-  measured = [row for row in rows if _is_of_card(row)]
-  if not measured:
-    return NOTHING
+def tables(rows: Iterable[Row]) -> str:
+  """Returns the tables of all campaigns, rehearsals too, the latest first."""
   campaigns: dict[str, list[Row]] = {}
-  for row in sorted(measured, key=lambda r: r["started"]):
-    key = json.dumps([row["device"], row["versions"]], sort_keys=True)
+  for row in sorted(rows, key=lambda r: r["started"]):
+    identity = [row[name] for name in ("rehearsal", "device", "versions")]
+    key = json.dumps(identity, sort_keys=True)
     campaigns.setdefault(key, []).append(row)
   return "\n".join(_campaign(found) for found in reversed(campaigns.values()))
 
@@ -59,6 +58,7 @@ def _campaign(rows: Sequence[Row]) -> str:
   versions = ", ".join(f"{k} {v}" for k, v in rows[0]["versions"].items())
   memory = device["memory_bytes"]
   facts = [
+    "Rehearsal" if rows[0]["rehearsal"] else "",
     device["kind"],
     f"{memory / 2**30:.1f} GiB" if memory else "",
     f"driver {device['driver']}" if device["driver"] else "",
@@ -103,6 +103,9 @@ def _section(part: Part, rows: Sequence[Row]) -> str:
   text = f"#### `{part.name}`\n\n{part.question}\n\n"
   if cells:
     text += page.table(part.titles, cells)
+  reasons = dict.fromkeys(r["why_null"] for r in results if "why_null" in r)
+  if cells and reasons:
+    text += f"\nNot known here: {'; '.join(reasons)}.\n"
   missing = [
     f"{row['case']}: {row['status']}, {row['why']}"
     for row in rows

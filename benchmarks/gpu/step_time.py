@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from benchmarks import zoo
 from benchmarks.gpu import models, ways
-from benchmarks.gpu.case import Case, Context, Part, Row, error_text, number
+from benchmarks.gpu.case import (
+  Context,
+  Part,
+  Row,
+  cases,
+  error_text,
+  megabytes,
+  number,
+)
 
 _SHARES = (0.75, 0.5, 0.35)
+_LIMITS = [f"{name} limits" for name in models.MODELS]
+_POLICIES = [f"{name} policies" for name in models.MODELS]
+Build = Callable[..., zoo.Step]
+# What a way is called, and how to compile it.
+Other = tuple[str, Callable[[], ways.Way]]
 _TITLES = (
   "step",
   "way",
@@ -22,38 +34,24 @@ _TITLES = (
 )
 
 
-def _cases(is_rehearsal: bool) -> Sequence[Case]:
-  """Limits of all models first, then the policies of those with blocks."""
-  found = [(name, "limits") for name in models.MODELS]
-  found += [
-    (name, "policies") for name, model in models.MODELS.items() if model.block
-  ]
-  if is_rehearsal:
-    found = [("unet", "limits"), ("llama_stack", "policies")]
-  return [
-    Case(
-      name=f"{name} {kind}",
-      wave=0 if (name, kind) == found[0] else 1,
-      default_s=25 if is_rehearsal else 180,
-      settings={"model": name, "kind": kind},
-    )
-    for name, kind in found
-  ]
-
-
 def _run(context: Context) -> None:
   """Compiles all ways, then runs them in turns."""
-  name = context.case.settings["model"]
+  name, kind = context.case.name.split()
   labels: Row = {
     "model": name,
     "batch": models.batch_of(name, is_rehearsal=context.is_rehearsal),
   }
-  plain = ways.by_jax(_build(context))
+
+  def build(policy: str | None = None) -> zoo.Step:
+    return models.build(name, is_rehearsal=context.is_rehearsal, policy=policy)
+
+  plain = ways.by_jax(build())
   # The kernels are tuned by now: what a planned compile takes more than this
   # one is jaxmem's.
-  xla_s = ways.by_jax(_build(context)).compile_s
+  xla_s = ways.by_jax(build()).compile_s
   found = [plain]
-  for way_name, compile_way in _others(context, plain):
+  others = _limits(build, plain) if kind == "limits" else _policies(build)
+  for way_name, compile_way in others:
     try:
       way = compile_way()
     except ways.FAILURES as error:
@@ -68,6 +66,9 @@ def _run(context: Context) -> None:
     allowed_bytes = ways.allowed_bytes()
     if allowed_bytes is None or way.total_bytes <= allowed_bytes:
       found.append(way)
+    else:
+      why = f"not run: {way.total_bytes} bytes, allowed are {allowed_bytes}"
+      context.emit({**labels, "way": way_name, "stage": "timed", "error": why})
   rows = ways.take_turns(found, is_rehearsal=context.is_rehearsal)
   for way, times in zip(found, rows, strict=True):
     context.emit(
@@ -90,31 +91,21 @@ def _compile(way: ways.Way, xla_s: float) -> Row:
   }
 
 
-def _build(context: Context, policy: str | None = None) -> zoo.Step:
-  name = context.case.settings["model"]
-  return models.build(name, is_rehearsal=context.is_rehearsal, policy=policy)
+def _limits(build: Build, plain: ways.Way) -> Iterator[Other]:
+  """Yields jaxmem, and jaxmem with shares of jax.jit's temporaries."""
+
+  def planned(name: str, limit_bytes: int | None) -> Other:
+    return name, lambda: ways.by_jaxmem(build(), name, limit_bytes)
+
+  yield planned("jaxmem", None)
+  for share in _SHARES:
+    yield planned(f"jaxmem, {share:.0%}", plain.limit_at(share))
 
 
-def _others(
-  context: Context, plain: ways.Way
-) -> Iterator[tuple[str, Callable[[], ways.Way]]]:
-  """Yields the names of the ways besides jax.jit, and how to compile them."""
-
-  def planned(name: str, limit_bytes: int | None) -> Callable[[], ways.Way]:
-    return lambda: ways.by_jaxmem(_build(context), name, limit_bytes)
-
-  if context.case.settings["kind"] == "limits":
-    yield "jaxmem", planned("jaxmem", None)
-    for share in _SHARES:
-      name = f"jaxmem, {share:.0%}"
-      yield name, planned(name, plain.limit_at(share))
-    return
-  policies: Sequence[Any] = models.POLICIES
-  for policy in policies[:1] if context.is_rehearsal else policies:
-    yield (
-      policy,
-      lambda policy=policy: ways.by_jax(_build(context, policy), policy),
-    )
+def _policies(build: Build) -> Iterator[Other]:
+  """Yields `jax.checkpoint` around the blocks, with each policy."""
+  for policy in models.POLICIES:
+    yield policy, lambda policy=policy: ways.by_jax(build(policy), policy)
 
 
 def _cells(row: Row) -> Sequence[object] | None:
@@ -126,7 +117,7 @@ def _cells(row: Row) -> Sequence[object] | None:
   low, high = row["wall_ratio_interval"]
   return [
     *labels,
-    number(row["temp_bytes"], 1e-6, 0),
+    megabytes(row["temp_bytes"]),
     number(row["wall_s"], 1e3, 2),
     number(row["wall_ratio"], 1, 3),
     f"{low:.3f} to {high:.3f}",
@@ -142,7 +133,13 @@ PART = Part(
     " and with 75, 50 and 35 % of the temporaries, and `jax.checkpoint`'s"
     " policies, and how long does planning take beside XLA's compile?"
   ),
-  cases=_cases,
+  cases=cases(
+    [*_LIMITS, *_POLICIES],
+    180,
+    # Planning takes most of a rehearsal's time: one model under limits will do.
+    rehearsed=["unet limits", *_POLICIES],
+    rehearsed_s=25,
+  ),
   run=_run,
   titles=_TITLES,
   cells=_cells,

@@ -9,7 +9,11 @@ Started by `benchmarks.gpu.campaign`:
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import signal
+import threading
+import time
 
 from absl import app, flags
 
@@ -19,6 +23,8 @@ from benchmarks.gpu.case import Context
 _PROBE = flags.DEFINE_bool("probe", False, "Only print jax's device, as JSON.")
 _OUT = flags.DEFINE_string("out", ".", "Folder of the campaign.")
 _LABELS = flags.DEFINE_string("labels", "{}", "Of the case's rows, as JSON.")
+_PARENT = flags.DEFINE_integer("parent", 0, "Process to end with, if any.")
+_LOOK_S = 0.5
 
 
 def main(argv: list[str]) -> None:
@@ -27,6 +33,8 @@ def main(argv: list[str]) -> None:
   if _PROBE.value:
     print(machine.describe_device())
     return
+  if _PARENT.value:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
   import jax
 
   # Planning happens while a step is compiled.
@@ -44,6 +52,17 @@ def main(argv: list[str]) -> None:
       recorder=store.Recorder(folder / store.ROWS_FILE, labels),
     )
   )
+
+
+def _end_with_parent() -> None:
+  """Ends this process, and all that it started, once its parent is gone.
+
+  A campaign that is killed cannot end its case, which would go on taking the
+  card's memory from the campaign that is started again.
+  """
+  while os.getppid() == _PARENT.value:
+    time.sleep(_LOOK_S)
+  os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

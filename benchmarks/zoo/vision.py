@@ -97,20 +97,25 @@ class ResNet(nn.Module):
   """ResNet-50.
 
   He et al., Deep Residual Learning for Image Recognition, 2015.
+
+  Attributes:
+    block: The class of the blocks; `nn.remat` of it, to recompute them.
   """
 
   width: int = 64
   depths: tuple[int, ...] = (3, 4, 6, 3)
   num_classes: int = 1000
+  block: type[nn.Module] = Bottleneck
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     x = layers.ConvNorm(self.width, 7, 2)(x)
     x = layers.max_pool(x, 3, 2, 1)
+    block: Any = self.block
     for stage, depth in enumerate(self.depths):
-      for block in range(depth):
-        stride = 2 if stage and not block else 1
-        x = Bottleneck(self.width * 2**stage, stride)(x)
+      for i in range(depth):
+        stride = 2 if stage and not i else 1
+        x = block(self.width * 2**stage, stride)(x)
     return nn.Dense(self.num_classes)(x.mean((1, 2)))
 
 
@@ -193,12 +198,14 @@ def vgg16(batch: int, size: str) -> training.Step:
   )
 
 
-def resnet50(batch: int, size: str) -> training.Step:
+def resnet50(
+  batch: int, size: str, block: type[nn.Module] = Bottleneck
+) -> training.Step:
   """Builds ResNet-50 on 224 by 224 images."""
   module, side = _RESNETS[size]
   return training.make_step(
     "resnet50",
-    module,
+    dataclasses.replace(module, block=block),
     image_batch(batch, side),
     num_classes=module.num_classes,
     optimizer=training.momentum(),

@@ -8,7 +8,14 @@ import time
 import pytest
 
 from benchmarks import page
-from benchmarks.gpu import campaign, machine, report, store
+from benchmarks.gpu import (
+  campaign,
+  fragmentation,
+  machine,
+  report,
+  store,
+  ways,
+)
 from benchmarks.gpu.case import Case, Part, error_text
 
 _ROOT = pathlib.Path(page.__file__).parent.parent
@@ -271,6 +278,15 @@ def test_the_report_leaves_rehearsals_and_cpus_out():
     assert report.places([{**row, **other}])["measured"] == report.NOTHING
   assert report.places([])["measured"] == report.NOTHING
   assert report.NOTHING not in report.places([row])["measured"]
+
+
+def test_tables_of_a_rehearsal_say_so_and_what_is_not_known():
+  figures = fragmentation.figures({})
+  row = _row("fragmentation", "unet", "1", model="unet", way="jaxmem")
+  text = report.tables([{**row, **figures, "rehearsal": True}])
+  assert "### Rehearsal; NVIDIA X1" in text
+  assert "| unet | jaxmem |  |  |  |" in text
+  assert f"Not known here: {ways.NO_STATISTICS}.\n" in text
 
 
 def test_the_page_is_what_the_committed_rows_say(tmp_path):

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from unittest import mock
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxmem
-from benchmarks import page
+from benchmarks import page, zoo
 from benchmarks.gpu import (
   auto,
   description,
@@ -23,6 +24,7 @@ from benchmarks.gpu import (
   parts,
   rates,
   report,
+  step_time,
   store,
   ways,
 )
@@ -45,12 +47,10 @@ def test_every_case_has_a_name_of_its_own():
 
 @pytest.mark.parametrize("name", sorted(models.MODELS))
 def test_models_keep_their_state_and_policies_its_order(name):
-  built = [models.build(name, is_rehearsal=False)]
-  if models.MODELS[name].block is not None:
-    policies = [
-      models.build(name, is_rehearsal=False, policy=p) for p in models.POLICIES
-    ]
-    built += policies
+  built = [
+    models.build(name, is_rehearsal=False, policy=policy)
+    for policy in (None, *models.POLICIES)
+  ]
   shapes = [
     [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(step.args)]
     for step in built
@@ -63,6 +63,32 @@ def test_models_keep_their_state_and_policies_its_order(name):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
       lambda x: (x.shape, x.dtype), before
     )
+
+
+def _num_products(step):
+  """Returns how many products and convolutions a step asks XLA for."""
+  text = jax.jit(step.function).lower(*step.args).as_text()
+  return text.count("dot_general") + text.count("stablehlo.convolution")
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS))
+def test_policies_recompute_blocks_to_the_same_numbers(name):
+  def build(policy=None):
+    return models.build(name, is_rehearsal=True, policy=policy)
+
+  plain = ways.by_jax(build())
+  expected = ways.run_steps(plain, 1)
+  again = build("nothing_saveable")
+  assert _num_products(again) > _num_products(plain.step)
+  # What it saves is just that.
+  assert _num_products(build("dots_saveable")) == _num_products(plain.step)
+  args = jax.tree.unflatten(
+    jax.tree.structure(again.args), jax.tree.leaves(zoo.concrete(plain.step))
+  )
+  found = ways.run_steps(ways.by_jax(again), 1, args)
+  # Of the gradients, in the optimizer's state: Adam's first update is as large
+  # where a gradient is nothing but rounding.
+  assert parity.difference(expected[1], found[1]) < 1e-5
 
 
 def test_the_llama_stack_has_the_parameters_of_its_layers():
@@ -168,20 +194,50 @@ def test_a_queued_call_takes_time():
   assert rates.seconds_per_call(lambda x: x + 1, (np.zeros(()),), 1e-3) > 0
 
 
-def _rehearse(folder, *options):
+# Python takes it for its own; the processes of the cases inherit it.
+_OFFLINE = """
+import socket
+
+
+def refuse(*_):
+  raise OSError("A campaign needs nothing from the network.")
+
+
+socket.socket.connect = socket.getaddrinfo = refuse
+"""
+
+
+def _started(folder, *options):
+  """Starts a rehearsal, without a network."""
+  offline = folder / "offline"
+  offline.mkdir(exist_ok=True)
+  (offline / "sitecustomize.py").write_text(_OFFLINE, encoding="utf-8")
+  paths = f"{offline}:{_ROOT}:{_ROOT / 'hlo'}"
   command = [sys.executable, "-m", "benchmarks.gpu_campaign", "--rehearse"]
-  environment = {**os.environ, "PYTHONPATH": f"{_ROOT}:{_ROOT / 'hlo'}"}
-  result = subprocess.run(
+  return subprocess.Popen(
     [*command, f"--out={folder}", *options],
     cwd=_ROOT,
-    env=environment,
-    capture_output=True,
+    env={**os.environ, "PYTHONPATH": paths},
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
     text=True,
-    check=False,
   )
-  assert result.returncode == 0, result.stderr
-  rows = store.read(folder / store.ROWS_FILE)
-  ends = [row for row in rows if row["kind"] == store.END]
+
+
+def _rows(folder):
+  return store.read(folder / store.ROWS_FILE)
+
+
+def _ends(rows):
+  return [row for row in rows if row["kind"] == store.END]
+
+
+def _rehearse(folder, *options):
+  process = _started(folder, *options)
+  _, errors = process.communicate()
+  assert process.returncode == 0, errors
+  rows = _rows(folder)
+  ends = _ends(rows)
   details = [(row["part"], row.get("why")) for row in ends]
   assert {row["status"] for row in ends} == {store.DONE}, details
   return rows
@@ -193,9 +249,61 @@ def _as_of_a_card(row):
   return {**row, "rehearsal": False, "device": device}
 
 
+def _wait_until(is_so):
+  for _ in range(1200):
+    if is_so():
+      return
+    time.sleep(0.1)
+  pytest.fail("It did not happen.")
+
+
+def _processes(text):
+  """Returns the processes that have a text in their command line."""
+  found = []
+  for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    try:
+      if text.encode() in path.read_bytes():
+        found.append(path)
+    except OSError:
+      continue
+  return found
+
+
+@pytest.mark.skipif(
+  not pathlib.Path("/proc/self/cmdline").exists(), reason="needs /proc"
+)
+def test_a_campaign_that_was_killed_goes_on(tmp_path):
+  killed = _started(tmp_path, "--parts=rates,kernels")
+  _wait_until(lambda: any(r["part"] == "kernels" for r in _rows(tmp_path)))
+  killed.kill()
+  killed.communicate()
+  # Its case does not outlive it: it would keep the card's memory.
+  _wait_until(lambda: not _processes(str(tmp_path)))
+  before = _rows(tmp_path)
+  assert [row["part"] for row in _ends(before)] == ["rates"]
+  after = _rehearse(tmp_path, "--parts=rates,kernels")
+  assert after[: len(before)] == before
+  assert [row["part"] for row in _ends(after)] == ["rates", "kernels"]
+  # The rows that it had written are known from those of the whole case.
+  text = report.tables(after)
+  assert text.count("gelu") == 1 and "Not measured" not in text
+
+
+def test_a_campaign_ends_inside_its_minutes(tmp_path):
+  process = _started(tmp_path, "--minutes=0.01")
+  _, errors = process.communicate()
+  assert process.returncode == 0, errors
+  rows = _rows(tmp_path)
+  cases = [(p.name, c.name) for p in parts.ALL for c in p.cases(True)]
+  assert sorted((row["part"], row["case"]) for row in rows) == sorted(cases)
+  assert {row["status"] for row in rows} == {store.SKIPPED}
+
+
 def test_rehearsal_of_quick_parts(tmp_path):
   rows = _rehearse(tmp_path, "--parts=rates,kernels,auto")
-  assert all(row["rehearsal"] for row in rows)
+  for row in rows:
+    assert row["rehearsal"] and row["versions"]["jax"] == jax.__version__
+    assert {"kind", "driver", "memory_bytes"} <= set(row["device"])
   assert report.places(rows)["measured"] == report.NOTHING
   link = next(r for r in rows if r.get("rate") == "to_host_bytes_per_s")
   assert link["value"] is None and "no link" in link["why_null"]
@@ -214,7 +322,7 @@ def test_rehearsal_of_quick_parts(tmp_path):
 
 @pytest.mark.parametrize("part", [auto, fragmentation])
 def test_a_limit_that_cannot_be_met_is_a_row(part):
-  (case,) = part._cases(True)
+  (case,) = part.PART.cases(True)
   rows = []
   recorder = mock.Mock(append=rows.append)
   context = Context(
@@ -230,6 +338,40 @@ def test_a_limit_that_cannot_be_met_is_a_row(part):
   assert all(row.get("is_supported", True) for row in failed)
 
 
+def _fake_by_jax(step, name="jax.jit"):
+  way = mock.Mock(total_bytes=2, compile_s=1.0)
+  way.name = name
+  way.row.return_value = {"way": name}
+  return way
+
+
+def test_a_way_that_the_card_cannot_hold_is_a_row():
+  rows = []
+  case = next(
+    c for c in step_time.PART.cases(True) if c.name == "unet policies"
+  )
+  context = Context(
+    case=case,
+    is_rehearsal=True,
+    folder=pathlib.Path(),
+    recorder=mock.Mock(append=rows.append),
+  )
+  with (
+    mock.patch.object(models, "build"),
+    mock.patch.multiple(
+      ways,
+      by_jax=_fake_by_jax,
+      allowed_bytes=lambda: 1,
+      take_turns=lambda found, is_rehearsal: [{} for _ in found],
+    ),
+  ):
+    step_time.PART.run(context)
+  failed = [row for row in rows if "error" in row]
+  assert [row["way"] for row in failed] == list(models.POLICIES)
+  for row in failed:
+    assert "not run: 2 bytes, allowed are 1" in step_time.PART.cells(row)
+
+
 @pytest.mark.slow
 def test_rehearsal(tmp_path):
   rows = _rehearse(tmp_path, "--minutes=30")
@@ -240,6 +382,13 @@ def test_rehearsal(tmp_path):
       assert row["passed"], row
     if "peak_bytes" in row or "fragmentation" in row:
       assert row["why_null"] == ways.NO_STATISTICS
+  assert "error" not in {name for row in rows for name in row}
+  timed = {
+    (row["model"], row["way"]) for row in rows if row.get("stage") == "timed"
+  }
+  policies = {(name, way) for name in models.MODELS for way in models.POLICIES}
+  limits = {("unet", f"jaxmem, {percent}%") for percent in (75, 50, 35)}
+  assert policies | limits | {("unet", "jaxmem")} <= timed
   # Every table can be made of such rows.
   text = report.places(map(_as_of_a_card, rows))["measured"]
   for part in parts.ALL:
