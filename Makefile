@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 # Another JAX_VERSION is another stamp, so that the version is installed.
 STAMP := $(VENV)/.stamp-installed$(addprefix -jax-,$(JAX_VERSION))
 
+# The versions of jax that pyproject.toml allows, without the newest, which is in
+# .venv.
+OLDER_JAX := 0.11.2 0.12.0
+
 # Plans for GPUs are compiled without one; a GPU, if any, is left alone.
 export JAX_PLATFORMS ?= cpu
 export PYTHON
@@ -13,13 +17,16 @@ export GPU_TARGETS
 export JAX_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-all lint lint-ruff lint-types lint-imports \
-  lint-bazel format demo bench rehearse proto clean
+.PHONY: help venv test test-all test-versions lint lint-ruff lint-types \
+  lint-imports lint-bazel format demo bench rehearse proto clean \
+  $(OLDER_JAX:%=test-jax-%)
 
 help:
 	@echo "make demo      plan a few steps and show what they save"
 	@echo "make test      lint, check types, run all tests but the slow ones"
-	@echo "make test-all  lint, check types, run all tests"
+	@echo "make test-all  lint, check types, run all tests; then test-versions"
+	@echo "make test-versions  tests of how steps reach jaxmem, on older jax;"
+	@echo "               make test-jax-0.11.2 is one of them"
 	@echo "make lint      lint and check types only"
 	@echo "make format    format the code and fix what ruff can fix"
 	@echo "make bench     list the benchmarks and how to run them"
@@ -43,15 +50,48 @@ venv: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m jaxmem demo
 
-# The tests run even if lint fails, and their summary comes last.
+PYTEST := -m pytest -n auto --maxprocesses 8 --dist loadfile -rs
+
+# Each part runs even if one before it fails; what failed comes last.
 test: SELECTION := -m "not slow"
 test-all: SELECTION :=
+test-all: OTHERS := test-versions
 test test-all: $(STAMP)
-	@status=0; \
-	$(MAKE) --no-print-directory lint || { status=$$?; echo "lint failed"; }; \
-	$(BIN)/python -m pytest $(SELECTION) -n auto --maxprocesses 8 \
-	  --dist loadfile -rs || status=$$?; \
-	exit $$status
+	@failed=; \
+	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
+	$(BIN)/python $(PYTEST) $(SELECTION) || failed="$$failed tests"; \
+	for target in $(OTHERS); do \
+	  $(MAKE) --no-print-directory "$$target" || failed="$$failed $$target"; \
+	done; \
+	[ -z "$$failed" ] || { echo "Failed:$$failed"; exit 1; }
+
+# Older versions of jax, each in an environment of its own within .venv. What
+# differs between versions is how steps reach jaxmem: jax's functions that jaxmem
+# replaces, its caches, what XLA reports, and what scripts and libraries call.
+# These are the tests of that, the slow ones too; all others run on .venv's jax.
+DOOR_TESTS := $(addprefix tests/, \
+  compiler entry runtime script versions/limited_jit_test.py \
+  api_test.py cli_test.py faults_test.py limit_test.py targets_test.py \
+  units_test.py planning/collector_test.py report/plan_json_test.py \
+  jaxmem_hlo/compiler_hook_test.py jaxmem_hlo/assignment)
+
+test-versions: $(STAMP)
+	@failed=; \
+	for version in $(OLDER_JAX); do \
+	  $(MAKE) --no-print-directory "test-jax-$$version" \
+	    || failed="$$failed $$version"; \
+	done; \
+	[ -z "$$failed" ] || { echo "Failed on jax:$$failed"; exit 1; }
+
+$(OLDER_JAX:%=test-jax-%): test-jax-%: $(VENV)/jax-%/.stamp-installed
+	$(VENV)/jax-$*/bin/python $(PYTEST) $(DOOR_TESTS)
+
+$(OLDER_JAX:%=$(VENV)/jax-%/.stamp-installed): \
+  $(VENV)/jax-%/.stamp-installed: pyproject.toml scripts/make_venv \
+  scripts/find_python
+	@rm -f $@
+	@JAX_VERSION=$* scripts/make_venv $(VENV)/jax-$* tests
+	@touch $@
 
 lint: lint-ruff lint-types lint-imports lint-bazel
 

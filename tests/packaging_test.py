@@ -76,6 +76,36 @@ class VersionTest(parameterized.TestCase):
     self.assertIn(f'__version__ = "{jaxmem.__version__}"', _read(path))
 
 
+class JaxVersionTest(absltest.TestCase):
+  """The Makefile says which versions of jax are tested beside the newest."""
+
+  def test_the_oldest_that_pyproject_allows_is_tested(self):
+    project = tomllib.loads(_read("pyproject.toml"))["project"]
+    allowed = {
+      requirement.name: requirement.specifier
+      for requirement in map(requirements.Requirement, project["dependencies"])
+    }
+    self.assertEqual(allowed["jax"], allowed["jaxlib"])
+    [oldest] = [
+      each.version for each in allowed["jax"] if each.operator == ">="
+    ]
+    self.assertEqual(_older_versions_of_jax()[0], oldest)
+    for version in _older_versions_of_jax():
+      self.assertIn(version, allowed["jax"])
+
+  def test_github_runs_all_tests_on_them(self):
+    workflow = _read(".github/workflows/ci.yml")
+    [versions] = re.findall(r"^ +jax: \[(.+)\]$", workflow, re.MULTILINE)
+    self.assertContainsSubset(
+      _older_versions_of_jax(), re.findall(r'"(.+?)"', versions)
+    )
+
+
+def _older_versions_of_jax():
+  [line] = re.findall(r"^OLDER_JAX := (.+)$", _read("Makefile"), re.MULTILINE)
+  return line.split()
+
+
 def _run(*command, cwd):
   """Runs a Python that sees nothing of this clone; returns what it printed."""
   environment = {
