@@ -62,7 +62,7 @@ def jit(
       kept.
     RuntimeError: If there is a limit, and this version of jax is not known.
   """
-  options = options or Options()
+  options = Options.of(options)
   _check_jit_keywords(jit_kwargs)
   if options.keep_arena:
     _check_nothing_is_static(jit_kwargs)
@@ -121,7 +121,7 @@ def plan(
   _check_callable(fun)
   device = None if target is None else targets.get(target)
   request = Request(
-    options=options or Options(),
+    options=Options.of(options),
     limit_bytes=_limit_bytes(memory_limit, device),
     target=device,
   )

@@ -85,7 +85,7 @@ def max_batch(
     0.9 if limit is None else limit, total_bytes=total, name="limit"
   )
   request = Request(
-    options=options or Options(), limit_bytes=limit_bytes, target=device
+    options=Options.of(options), limit_bytes=limit_bytes, target=device
   )
   search = _BatchSearch(step_factory, request, multiple_of)
   batch = search.run(start)

@@ -39,6 +39,10 @@ OPTION = "jaxmem"
 # Values of the option that begin so belong to `handling`: the hook shows these
 # modules to somebody, and no cache knows them.
 SHOWN = "shown"
+TOO_LARGE = (
+  "XLA shows no program of 2 GiB or more, and arrays that a function captures"
+  " are part of it; pass large ones as arguments"
+)
 _FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 
 _LOWER_PARAMETERS = (
@@ -295,10 +299,15 @@ def _unplanned[T](run: Callable[[], T]) -> T:
   try:
     return run()
   except jax.errors.JaxRuntimeError as error:
-    if "serialize" not in str(error) or not compiler_hook.is_installed():
+    if not (is_too_large(error) and compiler_hook.is_installed()):
       raise
     with compiler_hook.taken_out():
       return run()
+
+
+def is_too_large(error: Exception) -> bool:
+  """Whether XLA could not show a module, as it takes 2 GiB or more."""
+  return "serialize" in str(error)
 
 
 def _tagged(computation: Any, tag: str) -> Any:
