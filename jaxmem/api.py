@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxmem import targets, units
+from jaxmem import targets
 from jaxmem.compiler import jax_doors
 from jaxmem.entry import PLANNED, MemoryLimit, Policy
 from jaxmem.options import Options
@@ -103,7 +103,8 @@ def plan(
       "a100-80", the path or text of a GpuTargetConfigProto, or "cpu". None
       plans for the device jax would use.
     memory_limit: Most bytes of device memory that the program may take, as
-      in `jit`; a share is one of the target's memory.
+      in `jit`. A share is one of jax's pool on the target, which is its memory
+      times XLA_PYTHON_CLIENT_MEM_FRACTION, or 0.75; the plan states it.
     options: Planning options.
     **kwargs: jax.jit's keywords (donate_argnums, static_argnums, ...) for a
       plain function; any other is passed to `fun`.
@@ -120,10 +121,12 @@ def plan(
   """
   _check_callable(fun)
   device = None if target is None else targets.get(target)
+  limit_bytes, share = None, None
+  if memory_limit is not None:
+    limit = MemoryLimit.of(memory_limit)
+    limit_bytes, share = limit.planned_for(device, (args, kwargs))
   request = Request(
-    options=Options.of(options),
-    limit_bytes=_limit_bytes(memory_limit, device),
-    target=device,
+    options=Options.of(options), limit_bytes=limit_bytes, target=device
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
   if jit_kwargs and hasattr(fun, "trace"):
@@ -132,7 +135,8 @@ def plan(
       " is, and has its own."
     )
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}
-  return StepPlanner(fun, jit_kwargs, request).plan(args, call_kwargs)
+  planner = StepPlanner(fun, jit_kwargs, request, share)
+  return planner.plan(args, call_kwargs)
 
 
 def _doors_are_known(*, is_needed: bool) -> bool:
@@ -172,12 +176,3 @@ def _check_nothing_is_static(jit_kwargs: dict[str, Any]) -> None:
         f"keep_arena does not support {name}; bind those arguments with"
         " functools.partial, one function for each value."
       )
-
-
-def _limit_bytes(
-  limit: int | float | str | None, device: targets.Target | None
-) -> int | None:
-  if limit is None:
-    return None
-  total = device.memory_bytes if device is not None else None
-  return units.parse_bytes(limit, total_bytes=total)

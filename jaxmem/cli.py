@@ -145,7 +145,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--memory-limit",
     metavar="SIZE",
-    help="make the whole step fit, or fail: 24GiB, 80%% (of the target), ...",
+    help="make the whole step fit, or fail: 24GiB, 80%% (of what jax takes of"
+    " the target's memory), or auto: all of that which is free",
   )
   parser.add_argument(
     "--frontier",
@@ -298,8 +299,9 @@ def _check_target(name: str | None, memory_limit: str | None) -> None:
   try:
     target = None if name is None else targets.get(name)
     if memory_limit is not None:
-      total_bytes = None if target is None else target.memory_bytes
-      units.parse_bytes(memory_limit, total_bytes=total_bytes)
+      units.check_limit(memory_limit)
+    if target is not None and target.platform == "cuda":
+      targets.pool_fraction()
   except ValueError as error:
     raise _UsageError(error) from error
   if target is None:

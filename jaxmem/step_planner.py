@@ -37,6 +37,7 @@ from jaxmem.report import (
   Budget,
   Frontier,
   HostTraffic,
+  LimitShare,
   Plan,
   Progress,
   Status,
@@ -55,6 +56,7 @@ class StepPlanner:
     fun: The step.
     jit_kwargs: What jax.jit is to be called with.
     request: What is asked of the planner.
+    share: What its limit is a share of, if it is one.
   """
 
   def __init__(
@@ -62,10 +64,12 @@ class StepPlanner:
     fun: Callable[..., Any],
     jit_kwargs: dict[str, Any],
     request: Request,
+    share: LimitShare | None = None,
   ):
     self._fun = fun
     self._jit_kwargs = jit_kwargs
     self._request = request
+    self._share = share
 
   def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """Compiles the step with and without the plan, and compares.
@@ -103,7 +107,7 @@ class StepPlanner:
       device = self._request.device(planned.decision.platform)
       written = schedules.module(step)
       written_s = cost.schedule_seconds(written, device.rates)
-      budget = budget_of(planned.decision, version, written_s)
+      budget = budget_of(planned.decision, version, written_s, self._share)
     program = _Program(
       name=getattr(self._fun, "__name__", type(self._fun).__name__),
       request=self._request,
@@ -244,16 +248,23 @@ class _Program:
     return plan_frontier(planner, limits, self.name, self.target)
 
 
-def budget_of(plan: LimitPlan, version: Version, written_s: float) -> Budget:
+def budget_of(
+  plan: LimitPlan,
+  version: Version,
+  written_s: float,
+  share: LimitShare | None = None,
+) -> Budget:
   """Returns what a byte limit cost.
 
   Args:
     plan: The plan that meets it.
     version: The version of the step that was planned.
     written_s: Estimated seconds of XLA's own schedule of the step as written.
+    share: What the limit is a share of, if it is one.
   """
   return Budget(
     limit_bytes=plan.limit_bytes,
+    share=share,
     num_recomputed=len(plan.edits.recomputes),
     num_offloaded=len(plan.edits.offloads),
     num_dropped=version.num_residuals,

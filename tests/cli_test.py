@@ -120,7 +120,7 @@ class PlanTest(parameterized.TestCase):
   @parameterized.parameters(
     ("--target", "b17", "target must be one of"),
     ("--memory-limit", "24G", "unknown unit 'G'"),
-    ("--memory-limit", "80%", "name a target"),
+    ("--memory-limit", "110%", "at most 100%"),
   )
   def test_wrong_option_is_one_line(self, option, value, message):
     factory = f"{__name__}:make_step"

@@ -18,6 +18,7 @@ from jaxmem.targets.description import (
   TargetLike,
   get,
   known_names,
+  pool_fraction,
 )
 from jaxmem.targets.deviceless import (
   compile_options,
@@ -39,5 +40,6 @@ __all__ = [
   "known_names",
   "lower",
   "lower_traced",
+  "pool_fraction",
   "trace",
 ]

@@ -40,6 +40,12 @@ _ALIASES = {
   "a100-sxm-80": "a100-80",
   "a100-sxm4-80gb": "a100-80",
 }
+# Where jax reads its pool's fraction of a GPU's memory, and what it is else.
+_FRACTION_VARIABLES = (
+  "XLA_CLIENT_MEM_FRACTION",
+  "XLA_PYTHON_CLIENT_MEM_FRACTION",
+)
+_DEFAULT_FRACTION = 0.75
 _TEXT_SUFFIXES = (".txtpb", ".pbtxt", ".textproto")
 # Characters of a wrong name that its error shows.
 _MAX_SHOWN = 60
@@ -60,6 +66,31 @@ _FMAS_PER_CORE_8_0: Mapping[FlopsKind, int] = {
   "fp16": 1024,
   "bf16": 1024,
 }
+
+
+def pool_fraction() -> float:
+  """Returns the fraction of a GPU's memory that jax takes for its pool.
+
+  As `jaxlib.xla_client.generate_pjrt_gpu_plugin_options` reads it.
+
+  Raises:
+    ValueError: If the environment says something else than a fraction.
+  """
+  for name in _FRACTION_VARIABLES:
+    written = os.environ.get(name)
+    if not written:
+      continue
+    try:
+      fraction = float(written)
+    except ValueError:
+      fraction = 0.0
+    if not 0.0 < fraction <= 1.0:
+      raise ValueError(
+        f"{name} must be a fraction in (0, 1], got {written!r}; a limit that"
+        " is a share is one of jax's pool, which this is of the GPU's memory."
+      )
+    return fraction
+  return _DEFAULT_FRACTION
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.compiler_hook import PlanningWarning
 
 import jaxmem
+from jaxmem.compiler import jax_doors
 from jaxmem.entry import PLANNED, planned_compiles
 from jaxmem.planning import Request
 
@@ -66,6 +67,7 @@ def _limited(fun=_step, **kwargs):
 class _FreshTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
+    jax_doors.install()
     jax.clear_caches()
     self.enter_context(mock.patch.object(PLANNED, "_warned", set()))
 
