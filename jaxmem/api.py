@@ -91,14 +91,20 @@ def plan(
   options: Options | None = None,
   **kwargs: Any,
 ) -> Plan:
-  """Plans a step and measures the plan, without running anything.
+  """Plans a step and measures the plan, without running it.
 
-  Compiles the step twice, as `jax.jit` and as `jaxmem.jit` would.
+  Compiles the step twice, as `jax.jit` and as `jaxmem.jit` would. Modules,
+  optimizers and arrays that it is given stay as they are.
 
   Args:
-    fun: The step: a plain function, or one from jax.jit or jaxmem.jit, which
-      keeps its donation, shardings and static arguments.
-    *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
+    fun: The step: a plain function, or one that is jitted, by jax.jit,
+      jaxmem.jit, nnx.jit, eqx.filter_jit or whatever else returns an object
+      with `lower`; it keeps its donation, shardings and static arguments. A
+      function that takes an iterator, as Keras's `model.train_function` does,
+      is called until it would compile its step: the first program of more than
+      a few operations that takes most of its arrays.
+    *args: Its arguments: arrays, `jax.ShapeDtypeStruct`s, or whatever its
+      wrapper takes in their place.
     target: A device to plan for that need not be here: "h200", "h100",
       "a100-80", the path or text of a GpuTargetConfigProto, or "cpu". None
       plans for the device jax would use.
@@ -114,6 +120,7 @@ def plan(
 
   Raises:
     InfeasibleError: If no plan was found that fits `memory_limit`.
+    PlanningError: If the step cannot be planned, or none was found.
     TypeError: If `fun` is not a function that jax can trace, or jit's keywords
       were given for one that is jitted.
     ValueError: On an unknown target or a malformed limit.
@@ -129,7 +136,7 @@ def plan(
     options=Options.of(options), limit_bytes=limit_bytes, target=device
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
-  if jit_kwargs and hasattr(fun, "trace"):
+  if jit_kwargs and hasattr(fun, "lower"):
     raise TypeError(
       f"{next(iter(jit_kwargs))} is for functions that are not jitted; {fun!r}"
       " is, and has its own."

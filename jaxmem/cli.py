@@ -135,7 +135,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     "factory",
     metavar="pkg.module:factory",
     help="a function without arguments that returns (step, args) or (step,"
-    " args, jit_kwargs); args may be jax.ShapeDtypeStructs",
+    " args, jit_kwargs); the step may be jitted, args be"
+    " jax.ShapeDtypeStructs",
   )
   parser.add_argument(
     "--target",
@@ -359,7 +360,13 @@ def _load(path: str) -> _Step:
 def _load_on_cpu(path: str) -> _Step:
   """Loads a factory for a command that only traces its step."""
   _stay_on_cpu()
-  return _load(path)
+  step = _load(path)
+  if hasattr(step.function, "lower"):
+    raise _UsageError(
+      f"{path}: the step is already jitted; return the function itself, and"
+      " jit's keywords as the third element"
+    )
+  return step
 
 
 def _checked(path: str, returned: Any) -> _Step:
@@ -372,10 +379,10 @@ def _checked(path: str, returned: Any) -> _Step:
     raise _UsageError(
       f"{path}: {expected} with a callable step, got {_brief(function)}"
     )
-  if hasattr(function, "lower") and hasattr(function, "trace"):
+  if hasattr(function, "lower") and jit_kwargs:
     raise _UsageError(
-      f"{path}: the step is already jitted; return the function itself, and"
-      " jit's keywords as the third element"
+      f"{path}: the step is already jitted, and has its own keywords; return"
+      " (step, args)"
     )
   if not isinstance(args, tuple | list):
     raise _UsageError(

@@ -21,6 +21,9 @@ from jaxmem.compiler import (
   TracedStep,
   compile_and_read,
   handling,
+  is_called,
+  jax_doors,
+  lowered_by_itself,
 )
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
@@ -108,13 +111,19 @@ class StepPlanner:
       written = schedules.module(step)
       written_s = cost.schedule_seconds(written, device.rates)
       budget = budget_of(planned.decision, version, written_s, self._share)
+    name = getattr(self._fun, "__name__", type(self._fun).__name__)
+    signed = None
+    if self._is_caught(args, kwargs):
+      # The module knows the arguments' names, and the function's.
+      name = planned.given.name.removeprefix("jit_")
+    else:
+      signed = signature.read(compiled, self._fun, self._jit_kwargs)
     program = _Program(
-      name=getattr(self._fun, "__name__", type(self._fun).__name__),
+      name=name,
       request=self._request,
       step=version.step,
       planned=planned,
     )
-    signed = signature.read(compiled, self._fun, self._jit_kwargs)
     advice = donation.advise(planned.given, signed)
     return _result(program, baseline, compiled, budget, advice, seconds)
 
@@ -131,7 +140,19 @@ class StepPlanner:
     schedules = ScheduleCapture(self._request)
     return smallest_bytes(step, schedules, self._request)
 
-  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> TracedStep:
+  def _is_caught(self, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Whether the step has to be caught where jax lowers it."""
+    if jax_doors.is_jitted(self._fun):
+      return False
+    if hasattr(self._fun, "lower"):
+      return True
+    return not self._jit_kwargs and is_called((args, kwargs))
+
+  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> Step:
+    target = self._request.target
+    if self._is_caught(args, kwargs):
+      return lowered_by_itself(self._fun, args, kwargs, target)
+
     @functools.wraps(self._fun)
     def step(*args: Any, **kwargs: Any) -> Any:
       return self._fun(*args, **kwargs)
@@ -139,13 +160,12 @@ class StepPlanner:
     # A new function: jax remembers what others did when they were traced, and
     # a step may look at the device.
     jitted = self._fun
-    if not hasattr(jitted, "trace"):
+    if not jax_doors.is_jitted(jitted):
       jitted = jax.jit(step, **self._jit_kwargs)
-    target = self._request.target
     return TracedStep(targets.trace(jitted, args, kwargs, target), target)
 
   def _compile_baseline(
-    self, step: TracedStep, schedules: ScheduleCapture
+    self, step: Step, schedules: ScheduleCapture
   ) -> jax.stages.Compiled:
     """Compiles the step as `jax.jit` does on the device planned for."""
     target = self._request.target

@@ -26,8 +26,12 @@ from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import units
-from jaxmem.compiler import ScheduleCapture, jax_doors
-from jaxmem.entry.lowered_step import LoweredStep, most_bytes
+from jaxmem.compiler import (
+  LoweredStep,
+  ScheduleCapture,
+  jax_doors,
+  most_bytes,
+)
 from jaxmem.entry.policy import Policy
 from jaxmem.entry.records import CompileRecord, Records
 from jaxmem.errors import InfeasibleError, PlanningError

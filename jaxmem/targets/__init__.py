@@ -26,6 +26,7 @@ from jaxmem.targets.deviceless import (
   is_available,
   lower,
   lower_traced,
+  planned_for,
   trace,
 )
 
@@ -40,6 +41,7 @@ __all__ = [
   "known_names",
   "lower",
   "lower_traced",
+  "planned_for",
   "pool_fraction",
   "trace",
 ]
