@@ -363,6 +363,8 @@ class PlanTest(parameterized.TestCase):
     plan = jaxmem.plan(jit(step, donate_argnums=0), *arrays())
     expected = jaxmem.plan(step, *arrays(), donate_argnums=0)
     self.assertEqual(plan.temp_bytes, expected.temp_bytes)
+    self.assertEqual(plan.baseline_temp_bytes, expected.baseline_temp_bytes)
+    self.assertLess(plan.temp_bytes, plan.baseline_temp_bytes)
     self.assertEqual(plan.alias_bytes, expected.alias_bytes)
     self.assertEqual(plan.name, "step")
     self.assertEqual(
@@ -371,6 +373,20 @@ class PlanTest(parameterized.TestCase):
     )
     with self.assertRaisesRegex(TypeError, "donate_argnums is for functions"):
       jaxmem.plan(jit(step), *arrays(), donate_argnums=0)
+
+  def test_xlas_own_plan_is_compared_with_whatever_is_planned_here(self):
+    expected = jaxmem.plan(branches, *arrays())
+    jitted, limited = (
+      jax.jit(branches),
+      jaxmem.jit(branches, memory_limit="1MB"),
+    )
+    with jaxmem.enable(min_bytes=0):
+      jitted(*arrays())
+      for step in (branches, jitted, limited):
+        limited(*arrays())
+        plan = jaxmem.plan(step, *arrays())
+        self.assertEqual(plan.baseline_temp_bytes, expected.baseline_temp_bytes)
+        self.assertEqual(plan.temp_bytes, expected.temp_bytes)
 
   def test_not_callable(self):
     with self.assertRaisesRegex(TypeError, "fun must be callable, got 3"):
@@ -398,7 +414,7 @@ class PlanTest(parameterized.TestCase):
     self.assertLessEqual(plan.temp_bytes, plan.baseline_temp_bytes)
     assert plan.budget is not None
     # jax takes 75 % of the card, of which 1 % is 1.06 GiB.
-    pool_bytes = targets.get("h200").memory_bytes * 3 // 4
+    pool_bytes = (targets.get("h200").memory_bytes or 0) * 3 // 4
     self.assertEqual(plan.budget.limit_bytes, pool_bytes // 100)
     self.assertIn(
       "1.06 GiB (1% of jax's pool of 106 GiB, 75 % of the device's 141 GiB)",

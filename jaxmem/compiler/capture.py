@@ -73,8 +73,9 @@ def lowered_by_itself(
       " --plan-only."
     )
   step = LoweredStep(found, found.jaxpr)
-  is_here = target is None or target.platform == jax.default_backend()
-  return step if is_here else step.for_target(target)
+  if target is None or target.platform == jax.default_backend():
+    return step
+  return step.for_target(target)
 
 
 def _lowered(

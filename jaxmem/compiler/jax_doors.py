@@ -65,7 +65,8 @@ _watch: contextvars.ContextVar[Callable[[Lowering], None] | None] = (
   contextvars.ContextVar("watch", default=None)
 )
 _watch_number = jax.make_user_context()
-_watch_numbers = itertools.count()
+_UNPLANNED = 0
+_watch_numbers = itertools.count(_UNPLANNED + 1)
 _install_lock = threading.Lock()
 _is_installed = False
 _policy: Policy | None = None
@@ -232,10 +233,29 @@ def watching(watch: Callable[[Lowering], None]) -> Iterator[None]:
   Raises:
     RuntimeError: If this version of jax is not known.
   """
+  with _watched(watch, next(_watch_numbers)):
+    yield
+
+
+@contextlib.contextmanager
+def unplanned() -> Iterator[None]:
+  """Lets jax lower programs that nobody has asked to plan.
+
+  Neither those of jaxmem.jit nor what `Policy` would plan.
+
+  Raises:
+    RuntimeError: If this version of jax is not known.
+  """
+  with _watched(lambda lowering: None, _UNPLANNED):
+    yield
+
+
+@contextlib.contextmanager
+def _watched(watch: Callable[[Lowering], None], number: int) -> Iterator[None]:
   install()
   before = _watch.set(watch)
   try:
-    with _watch_number(next(_watch_numbers)):
+    with _watch_number(number):
       yield
   finally:
     _watch.reset(before)

@@ -65,11 +65,10 @@ class LoweredStep:
 
     run.__name__ = run.__qualname__ = self.lowering.name
     donated = [i for i, is_so in enumerate(self.lowering.donated) if is_so]
+    avals: list[Any] = [variable.aval for variable in self.jaxpr.invars]
     shapes = [
-      jax.ShapeDtypeStruct(
-        v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type
-      )
-      for v in self.jaxpr.invars
+      jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+      for a in avals
     ]
     jitted = jax.jit(run, donate_argnums=donated)
     return TracedStep(targets.trace(jitted, shapes, {}, target), target)
