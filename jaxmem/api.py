@@ -136,11 +136,7 @@ def plan(
     options=Options.of(options), limit_bytes=limit_bytes, target=device
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
-  if jit_kwargs and hasattr(fun, "lower"):
-    raise TypeError(
-      f"{next(iter(jit_kwargs))} is for functions that are not jitted; {fun!r}"
-      " is, and has its own."
-    )
+  _check_not_jitted(fun, jit_kwargs)
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}
   planner = StepPlanner(fun, jit_kwargs, request, share)
   return planner.plan(args, call_kwargs)
@@ -165,6 +161,14 @@ def _doors_are_known(*, is_needed: bool) -> bool:
 def _check_callable(fun: Any) -> None:
   if not callable(fun):
     raise TypeError(f"fun must be callable, got {fun!r}.")
+
+
+def _check_not_jitted(fun: Any, jit_kwargs: dict[str, Any]) -> None:
+  if jit_kwargs and hasattr(fun, "lower"):
+    raise TypeError(
+      f"{next(iter(jit_kwargs))} is for functions that are not jitted; {fun!r}"
+      " is, and has its own."
+    )
 
 
 def _check_jit_keywords(jit_kwargs: dict[str, Any]) -> None:

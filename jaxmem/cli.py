@@ -301,7 +301,6 @@ def _check_target(name: str | None, memory_limit: str | None) -> None:
     target = None if name is None else targets.get(name)
     if memory_limit is not None:
       units.check_limit(memory_limit)
-    if target is not None and target.platform == "cuda":
       targets.pool_fraction()
   except ValueError as error:
     raise _UsageError(error) from error

@@ -293,6 +293,7 @@ class CalledTest(_JittedTest):
     self.assertEmpty(ran)
     expected = jaxmem.plan(train_step, params, jnp.ones((64, 16)))
     self.assertEqual(plan.total_bytes, expected.total_bytes)
+    self.assertGreater(plan.verify().num_reads, 0)
 
   def test_a_function_that_compiles_no_step(self):
     step, ran = self._loop(lambda params, x: x)
