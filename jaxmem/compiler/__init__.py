@@ -1,7 +1,7 @@
 """XLA's compiler from outside: jax's doors, schedules, dumps of compiles."""
 
 from jaxmem.compiler import jax_doors
-from jaxmem.compiler.capture import is_called, lowered_by_itself
+from jaxmem.compiler.capture import arrays_in, is_called, lowered_by_itself
 from jaxmem.compiler.handling import handling
 from jaxmem.compiler.lowered_step import LoweredStep, most_bytes
 from jaxmem.compiler.schedules import ScheduleCapture
@@ -13,6 +13,7 @@ __all__ = [
   "ScheduleCapture",
   "Step",
   "TracedStep",
+  "arrays_in",
   "compile_and_read",
   "handling",
   "is_called",

@@ -37,7 +37,18 @@ def is_called(args: Any) -> bool:
 
   It takes an iterator, and compiles what is given by that.
   """
-  return any(isinstance(leaf, Iterator) for leaf in jax.tree.leaves(args))
+  return any(map(_is_iterator, jax.tree.leaves(args, is_leaf=_is_iterator)))
+
+
+def arrays_in(arguments: Any) -> list[Any]:
+  """Returns the arrays among a function's arguments, and shapes of such."""
+  kinds = jax.Array | np.ndarray | jax.ShapeDtypeStruct
+  leaves = jax.tree.leaves(arguments, is_leaf=_is_iterator)
+  return [leaf for leaf in leaves if isinstance(leaf, kinds)]
+
+
+def _is_iterator(value: Any) -> bool:
+  return isinstance(value, Iterator)
 
 
 def lowered_by_itself(
@@ -93,11 +104,7 @@ def _compiled_first(
 ) -> jax_doors.Lowering | None:
   """Calls a function until it lowers its step."""
   found: list[jax_doors.Lowering] = []
-  arrays = [
-    leaf
-    for leaf in jax.tree.leaves((args, kwargs))
-    if isinstance(leaf, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
-  ]
+  arrays = arrays_in((args, kwargs))
   least_bytes = sum(memory.size_bytes(a) for a in arrays) // 2
 
   def watch(lowering: jax_doors.Lowering) -> None:

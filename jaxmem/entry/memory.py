@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 from jaxmem import targets, units
+from jaxmem.compiler import arrays_in
 from jaxmem.report import LimitShare
 
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
@@ -88,17 +89,12 @@ class MemoryLimit:
     else:
       devices = jax.devices(None if target is None else target.platform)[:1]
       pool = pool_bytes(devices[0])
-      in_use = [a.nbytes for a in _arrays(arguments)]
-      limit_bytes = self.in_bytes(devices, sum(in_use))
+      given = [a for a in arrays_in(arguments) if isinstance(a, jax.Array)]
+      limit_bytes = self.in_bytes(devices, sum(a.nbytes for a in given))
     share = LimitShare(
       written=str(self.written), pool_bytes=pool, device_bytes=device_bytes
     )
     return limit_bytes, share
-
-
-def _arrays(arguments: Any) -> list[jax.Array]:
-  leaves = jax.tree.leaves(arguments)
-  return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 
 
 def pool_bytes(device: Any) -> int:
