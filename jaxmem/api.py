@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxmem import targets, units
+from jaxmem import targets
 from jaxmem.compiler import jax_doors
 from jaxmem.entry import PLANNED, MemoryLimit, Policy
 from jaxmem.options import Options
@@ -62,7 +62,7 @@ def jit(
       kept.
     RuntimeError: If there is a limit, and this version of jax is not known.
   """
-  options = options or Options()
+  options = Options.of(options)
   _check_jit_keywords(jit_kwargs)
   if options.keep_arena:
     _check_nothing_is_static(jit_kwargs)
@@ -91,19 +91,26 @@ def plan(
   options: Options | None = None,
   **kwargs: Any,
 ) -> Plan:
-  """Plans a step and measures the plan, without running anything.
+  """Plans a step and measures the plan, without running it.
 
-  Compiles the step twice, as `jax.jit` and as `jaxmem.jit` would.
+  Compiles the step twice, as `jax.jit` and as `jaxmem.jit` would. Modules,
+  optimizers and arrays that it is given stay as they are.
 
   Args:
-    fun: The step: a plain function, or one from jax.jit or jaxmem.jit, which
-      keeps its donation, shardings and static arguments.
-    *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
+    fun: The step: a plain function, or one that is jitted, by jax.jit,
+      jaxmem.jit, nnx.jit, eqx.filter_jit or whatever else returns an object
+      with `lower`; it keeps its donation, shardings and static arguments. A
+      function that takes an iterator, as Keras's `model.train_function` does,
+      is called until it would compile its step: the first program of more than
+      a few operations that takes most of its arrays.
+    *args: Its arguments: arrays, `jax.ShapeDtypeStruct`s, or whatever its
+      wrapper takes in their place.
     target: A device to plan for that need not be here: "h200", "h100",
       "a100-80", the path or text of a GpuTargetConfigProto, or "cpu". None
       plans for the device jax would use.
     memory_limit: Most bytes of device memory that the program may take, as
-      in `jit`; a share is one of the target's memory.
+      in `jit`. A share is one of jax's pool on the target, which is its memory
+      times XLA_PYTHON_CLIENT_MEM_FRACTION, or 0.75; the plan states it.
     options: Planning options.
     **kwargs: jax.jit's keywords (donate_argnums, static_argnums, ...) for a
       plain function; any other is passed to `fun`.
@@ -113,6 +120,7 @@ def plan(
 
   Raises:
     InfeasibleError: If no plan was found that fits `memory_limit`.
+    PlanningError: If the step cannot be planned, or none was found.
     TypeError: If `fun` is not a function that jax can trace, or jit's keywords
       were given for one that is jitted.
     ValueError: On an unknown target or a malformed limit.
@@ -120,19 +128,18 @@ def plan(
   """
   _check_callable(fun)
   device = None if target is None else targets.get(target)
+  limit_bytes, share = None, None
+  if memory_limit is not None:
+    limit = MemoryLimit.of(memory_limit)
+    limit_bytes, share = limit.planned_for(device, (args, kwargs))
   request = Request(
-    options=options or Options(),
-    limit_bytes=_limit_bytes(memory_limit, device),
-    target=device,
+    options=Options.of(options), limit_bytes=limit_bytes, target=device
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
-  if jit_kwargs and hasattr(fun, "trace"):
-    raise TypeError(
-      f"{next(iter(jit_kwargs))} is for functions that are not jitted; {fun!r}"
-      " is, and has its own."
-    )
+  _check_not_jitted(fun, jit_kwargs)
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}
-  return StepPlanner(fun, jit_kwargs, request).plan(args, call_kwargs)
+  planner = StepPlanner(fun, jit_kwargs, request, share)
+  return planner.plan(args, call_kwargs)
 
 
 def _doors_are_known(*, is_needed: bool) -> bool:
@@ -156,6 +163,14 @@ def _check_callable(fun: Any) -> None:
     raise TypeError(f"fun must be callable, got {fun!r}.")
 
 
+def _check_not_jitted(fun: Any, jit_kwargs: dict[str, Any]) -> None:
+  if jit_kwargs and hasattr(fun, "lower"):
+    raise TypeError(
+      f"{next(iter(jit_kwargs))} is for functions that are not jitted; {fun!r}"
+      " is, and has its own."
+    )
+
+
 def _check_jit_keywords(jit_kwargs: dict[str, Any]) -> None:
   unknown = sorted(jit_kwargs.keys() - _JIT_KEYWORDS)
   if unknown:
@@ -172,12 +187,3 @@ def _check_nothing_is_static(jit_kwargs: dict[str, Any]) -> None:
         f"keep_arena does not support {name}; bind those arguments with"
         " functools.partial, one function for each value."
       )
-
-
-def _limit_bytes(
-  limit: int | float | str | None, device: targets.Target | None
-) -> int | None:
-  if limit is None:
-    return None
-  total = device.memory_bytes if device is not None else None
-  return units.parse_bytes(limit, total_bytes=total)

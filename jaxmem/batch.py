@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxmem import targets, units
+from jaxmem.entry import MemoryLimit
 from jaxmem.errors import InfeasibleError
 from jaxmem.options import Options
 from jaxmem.planning import Request
-from jaxmem.report import Plan, Progress
+from jaxmem.report import LimitShare, Plan, Progress
 from jaxmem.step_planner import StepPlanner
 
 # (step, args) or (step, args, jit_kwargs).
@@ -62,9 +63,9 @@ def max_batch(
   Args:
     step_factory: Takes a batch size; returns `(step, args)` or
       `(step, args, jit_kwargs)`, with arrays or `jax.ShapeDtypeStruct`s.
-    target: As in `jaxmem.report.plan`.
-    limit: Most bytes of the whole program, as `memory_limit` in
-      `jaxmem.report.plan`; None for 90 % of the target's memory.
+    target: As in `jaxmem.plan`.
+    limit: Most bytes of the whole program, as `memory_limit` in `jaxmem.plan`;
+      None for 90 % of jax's pool on the target.
     start: A batch to begin with; a multiple of `multiple_of`.
     multiple_of: Batches are multiples of this.
     options: Planning options.
@@ -80,14 +81,12 @@ def max_batch(
       f" start={start}, multiple_of={multiple_of}."
     )
   device = None if target is None else targets.get(target)
-  total = device.memory_bytes if device is not None else None
-  limit_bytes = units.parse_bytes(
-    0.9 if limit is None else limit, total_bytes=total, name="limit"
-  )
+  written = MemoryLimit.of("90%" if limit is None else limit, name="limit")
+  limit_bytes, share = written.planned_for(device)
   request = Request(
-    options=options or Options(), limit_bytes=limit_bytes, target=device
+    options=Options.of(options), limit_bytes=limit_bytes, target=device
   )
-  search = _BatchSearch(step_factory, request, multiple_of)
+  search = _BatchSearch(step_factory, request, share, multiple_of)
   batch = search.run(start)
   planner, args = search.planner(batch)
   plan = planner.plan(args, {})
@@ -101,11 +100,13 @@ class _BatchSearch:
     self,
     step_factory: Callable[[int], Step],
     request: Request,
+    share: LimitShare | None,
     multiple_of: int,
   ):
     assert request.limit_bytes is not None
     self._factory = step_factory
     self._request = request
+    self._share = share
     self._limit_bytes = request.limit_bytes
     self._unit = multiple_of
     self._progress = Progress()
@@ -177,4 +178,5 @@ class _BatchSearch:
         f" got {made!r}."
       )
     jit_kwargs = dict(made[2]) if len(made) == 3 else {}
-    return StepPlanner(made[0], jit_kwargs, self._request), tuple(made[1])
+    planner = StepPlanner(made[0], jit_kwargs, self._request, self._share)
+    return planner, tuple(made[1])

@@ -135,7 +135,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     "factory",
     metavar="pkg.module:factory",
     help="a function without arguments that returns (step, args) or (step,"
-    " args, jit_kwargs); args may be jax.ShapeDtypeStructs",
+    " args, jit_kwargs); the step may be jitted, args be"
+    " jax.ShapeDtypeStructs",
   )
   parser.add_argument(
     "--target",
@@ -145,7 +146,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--memory-limit",
     metavar="SIZE",
-    help="make the whole step fit, or fail: 24GiB, 80%% (of the target), ...",
+    help="make the whole step fit, or fail: 24GiB, 80%% (of what jax takes of"
+    " the target's memory), or auto: all of that which is free",
   )
   parser.add_argument(
     "--frontier",
@@ -298,8 +300,8 @@ def _check_target(name: str | None, memory_limit: str | None) -> None:
   try:
     target = None if name is None else targets.get(name)
     if memory_limit is not None:
-      total_bytes = None if target is None else target.memory_bytes
-      units.parse_bytes(memory_limit, total_bytes=total_bytes)
+      units.check_limit(memory_limit)
+      targets.pool_fraction()
   except ValueError as error:
     raise _UsageError(error) from error
   if target is None:
@@ -357,7 +359,13 @@ def _load(path: str) -> _Step:
 def _load_on_cpu(path: str) -> _Step:
   """Loads a factory for a command that only traces its step."""
   _stay_on_cpu()
-  return _load(path)
+  step = _load(path)
+  if hasattr(step.function, "lower"):
+    raise _UsageError(
+      f"{path}: the step is already jitted; return the function itself, and"
+      " jit's keywords as the third element"
+    )
+  return step
 
 
 def _checked(path: str, returned: Any) -> _Step:
@@ -370,10 +378,10 @@ def _checked(path: str, returned: Any) -> _Step:
     raise _UsageError(
       f"{path}: {expected} with a callable step, got {_brief(function)}"
     )
-  if hasattr(function, "lower") and hasattr(function, "trace"):
+  if hasattr(function, "lower") and jit_kwargs:
     raise _UsageError(
-      f"{path}: the step is already jitted; return the function itself, and"
-      " jit's keywords as the third element"
+      f"{path}: the step is already jitted, and has its own keywords; return"
+      " (step, args)"
     )
   if not isinstance(args, tuple | list):
     raise _UsageError(

@@ -61,3 +61,15 @@ class PlanningError(RuntimeError):
 
   Without a limit XLA's own plan would; with one, that might not fit.
   """
+
+  @classmethod
+  def under_limit(cls, function: str, error: Exception) -> PlanningError:
+    """Says of a function with a limit what went wrong with it."""
+    why, advice = f"{type(error).__name__}: {error}", " Please report it."
+    if isinstance(error, cls):  # It says what to do.
+      why, advice = str(error).rstrip("."), ""
+    return cls(
+      f"{function} has a memory limit and could not be planned: {why}. It does"
+      " not run, as it might not fit; without the limit XLA's own plan would"
+      f" run.{advice}"
+    )

@@ -1,8 +1,10 @@
 """What a user may choose about planning."""
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,27 @@ class Options:
       raise ValueError(
         f"effort must be 'fast', 'normal' or 'prove', got {self.effort!r}."
       )
-    if not 0.0 <= self.min_gain < 1.0:
+    is_number = isinstance(self.min_gain, int | float)
+    if not (is_number and 0.0 <= self.min_gain < 1.0):
       raise ValueError(
-        f"min_gain must be a fraction in [0, 1), got {self.min_gain}."
+        f"min_gain must be a fraction in [0, 1), got {self.min_gain!r}."
       )
+
+  @classmethod
+  def of(cls, given: Any) -> Options:
+    """Returns what a user gave as options; the defaults for None.
+
+    Raises:
+      TypeError: If they are no `Options`.
+    """
+    if given is None:
+      return cls()
+    if not isinstance(given, cls):
+      raise TypeError(
+        f"options must be jaxmem.Options, got {given!r}; write e.g."
+        " options=jaxmem.Options(effort='fast')."
+      )
+    return given
 
   def tag(self, version: str) -> str:
     """Returns a short name of the options and the version that reads them."""

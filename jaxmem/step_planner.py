@@ -21,6 +21,9 @@ from jaxmem.compiler import (
   TracedStep,
   compile_and_read,
   handling,
+  is_called,
+  jax_doors,
+  lowered_by_itself,
 )
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
@@ -37,6 +40,7 @@ from jaxmem.report import (
   Budget,
   Frontier,
   HostTraffic,
+  LimitShare,
   Plan,
   Progress,
   Status,
@@ -55,6 +59,7 @@ class StepPlanner:
     fun: The step.
     jit_kwargs: What jax.jit is to be called with.
     request: What is asked of the planner.
+    share: What its limit is a share of, if it is one.
   """
 
   def __init__(
@@ -62,10 +67,12 @@ class StepPlanner:
     fun: Callable[..., Any],
     jit_kwargs: dict[str, Any],
     request: Request,
+    share: LimitShare | None = None,
   ):
     self._fun = fun
     self._jit_kwargs = jit_kwargs
     self._request = request
+    self._share = share
 
   def plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
     """Compiles the step with and without the plan, and compares.
@@ -103,14 +110,20 @@ class StepPlanner:
       device = self._request.device(planned.decision.platform)
       written = schedules.module(step)
       written_s = cost.step_time(written, device.rates).seconds
-      budget = budget_of(planned.decision, version, written_s)
+      budget = budget_of(planned.decision, version, written_s, self._share)
+    name = getattr(self._fun, "__name__", type(self._fun).__name__)
+    signed = None
+    if self._is_caught(args, kwargs):
+      # The module knows the arguments' names, and the function's.
+      name = planned.given.name.removeprefix("jit_")
+    else:
+      signed = signature.read(compiled, self._fun, self._jit_kwargs)
     program = _Program(
-      name=getattr(self._fun, "__name__", type(self._fun).__name__),
+      name=name,
       request=self._request,
       step=version.step,
       planned=planned,
     )
-    signed = signature.read(compiled, self._fun, self._jit_kwargs)
     advice = donation.advise(planned.given, signed)
     return _result(program, baseline, compiled, budget, advice, seconds)
 
@@ -127,7 +140,19 @@ class StepPlanner:
     schedules = ScheduleCapture(self._request)
     return smallest_bytes(step, schedules, self._request)
 
-  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> TracedStep:
+  def _is_caught(self, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Whether the step has to be caught where jax lowers it."""
+    if jax_doors.is_jitted(self._fun):
+      return False
+    if hasattr(self._fun, "lower"):
+      return True
+    return not self._jit_kwargs and is_called((args, kwargs))
+
+  def _trace(self, args: tuple[Any, ...], kwargs: Any) -> Step:
+    target = self._request.target
+    if self._is_caught(args, kwargs):
+      return lowered_by_itself(self._fun, args, kwargs, target)
+
     @functools.wraps(self._fun)
     def step(*args: Any, **kwargs: Any) -> Any:
       return self._fun(*args, **kwargs)
@@ -135,13 +160,12 @@ class StepPlanner:
     # A new function: jax remembers what others did when they were traced, and
     # a step may look at the device.
     jitted = self._fun
-    if not hasattr(jitted, "trace"):
+    if not jax_doors.is_jitted(jitted):
       jitted = jax.jit(step, **self._jit_kwargs)
-    target = self._request.target
     return TracedStep(targets.trace(jitted, args, kwargs, target), target)
 
   def _compile_baseline(
-    self, step: TracedStep, schedules: ScheduleCapture
+    self, step: Step, schedules: ScheduleCapture
   ) -> jax.stages.Compiled:
     """Compiles the step as `jax.jit` does on the device planned for."""
     target = self._request.target
@@ -244,16 +268,23 @@ class _Program:
     return plan_frontier(planner, limits, self.name, self.target)
 
 
-def budget_of(plan: LimitPlan, version: Version, written_s: float) -> Budget:
+def budget_of(
+  plan: LimitPlan,
+  version: Version,
+  written_s: float,
+  share: LimitShare | None = None,
+) -> Budget:
   """Returns what a byte limit cost.
 
   Args:
     plan: The plan that meets it.
     version: The version of the step that was planned.
     written_s: Estimated seconds of XLA's own schedule of the step as written.
+    share: What the limit is a share of, if it is one.
   """
   return Budget(
     limit_bytes=plan.limit_bytes,
+    share=share,
     num_recomputed=len(plan.edits.recomputes),
     num_offloaded=len(plan.edits.offloads),
     num_dropped=version.num_residuals,

@@ -77,6 +77,16 @@ def parse_bytes(
   return num_bytes
 
 
+def check_limit(written: ByteQuantity, *, name: str = "memory_limit") -> None:
+  """Checks a limit that may be "auto", or a share of what is not known yet.
+
+  Raises:
+    ValueError: If it is malformed.
+  """
+  if written != "auto":
+    parse_bytes(written, total_bytes=1 << 40, name=name)
+
+
 def format_bytes(num_bytes: int | float) -> str:
   """Returns a byte count with three or four digits and a binary unit.
 

@@ -18,6 +18,7 @@ from watched import WatchedTest, arrays, branches, name_of
 
 import jaxmem
 from jaxmem import targets
+from jaxmem.entry import memory
 from jaxmem.step_planner import StepPlanner
 
 
@@ -315,7 +316,7 @@ class PlanTest(parameterized.TestCase):
       plan = jaxmem.plan(branches, *arrays(), memory_limit=limit)
       self.assertEqual(plan.total_bytes, total)
 
-  @parameterized.parameters("24G", "many", -1, 0, "0.5", "50%", 0.5, True)
+  @parameterized.parameters("24G", "many", -1, 0, "0.5", "150%", 1.5, True)
   def test_bad_limits_are_refused_before_compiling(self, limit):
     compiled = mock.Mock(side_effect=AssertionError)
     with (
@@ -323,6 +324,32 @@ class PlanTest(parameterized.TestCase):
       self.assertRaisesRegex(ValueError, "memory_limit must be"),
     ):
       jaxmem.plan(branches, *arrays(), memory_limit=limit)
+
+  @parameterized.parameters("50%", 0.5, "auto")
+  def test_a_share_is_one_of_the_pool_here(self, limit):
+    plan = jaxmem.plan(branches, *arrays(), memory_limit=limit)
+    budget = plan.budget
+    assert budget is not None and budget.share is not None
+    share = budget.share
+    self.assertEqual(share.pool_bytes, memory.pool_bytes(jax.devices()[0]))
+    self.assertEqual(share.written, str(limit))
+    self.assertIsNone(share.device_bytes)
+    if limit != "auto":
+      self.assertEqual(budget.limit_bytes, share.pool_bytes // 2)
+    self.assertIn(f"({limit} of jax's pool of ", str(plan))
+    self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)
+
+  @parameterized.parameters(({},), ({"effort": "fast"},), (3,))
+  def test_options_of_another_type(self, options):
+    message = r"options must be jaxmem.Options, got .*Options\(effort="
+    for use in (
+      lambda: jaxmem.plan(branches, *arrays(), options=options),
+      lambda: jaxmem.jit(branches, options=options),
+      lambda: jaxmem.enable(options=options),
+      lambda: jaxmem.max_batch(lambda _: (branches, ()), options=options),
+    ):
+      with self.assertRaisesRegex(TypeError, message):
+        use()
 
   def test_unknown_target(self):
     with self.assertRaisesRegex(ValueError, "target must be one of .*'h300'"):
@@ -336,6 +363,8 @@ class PlanTest(parameterized.TestCase):
     plan = jaxmem.plan(jit(step, donate_argnums=0), *arrays())
     expected = jaxmem.plan(step, *arrays(), donate_argnums=0)
     self.assertEqual(plan.temp_bytes, expected.temp_bytes)
+    self.assertEqual(plan.baseline_temp_bytes, expected.baseline_temp_bytes)
+    self.assertLess(plan.temp_bytes, plan.baseline_temp_bytes)
     self.assertEqual(plan.alias_bytes, expected.alias_bytes)
     self.assertEqual(plan.name, "step")
     self.assertEqual(
@@ -344,6 +373,20 @@ class PlanTest(parameterized.TestCase):
     )
     with self.assertRaisesRegex(TypeError, "donate_argnums is for functions"):
       jaxmem.plan(jit(step), *arrays(), donate_argnums=0)
+
+  def test_xlas_own_plan_is_compared_with_whatever_is_planned_here(self):
+    expected = jaxmem.plan(branches, *arrays())
+    jitted, limited = (
+      jax.jit(branches),
+      jaxmem.jit(branches, memory_limit="1MB"),
+    )
+    with jaxmem.enable(min_bytes=0):
+      jitted(*arrays())
+      for step in (branches, jitted, limited):
+        limited(*arrays())
+        plan = jaxmem.plan(step, *arrays())
+        self.assertEqual(plan.baseline_temp_bytes, expected.baseline_temp_bytes)
+        self.assertEqual(plan.temp_bytes, expected.temp_bytes)
 
   def test_not_callable(self):
     with self.assertRaisesRegex(TypeError, "fun must be callable, got 3"):
@@ -369,6 +412,15 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual(plan.target, "h200")
     self.assertEqual(plan.model_error, 0)
     self.assertLessEqual(plan.temp_bytes, plan.baseline_temp_bytes)
+    assert plan.budget is not None
+    # jax takes 75 % of the card, of which 1 % is 1.06 GiB.
+    pool_bytes = (targets.get("h200").memory_bytes or 0) * 3 // 4
+    self.assertEqual(plan.budget.limit_bytes, pool_bytes // 100)
+    self.assertIn(
+      "1.06 GiB (1% of jax's pool of 106 GiB, 75 % of the device's 141 GiB)",
+      str(plan),
+    )
+    self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The largest batch that fits."""
 
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from absl.testing import absltest, parameterized
 
 import jaxmem
 from jaxmem import Options
+from jaxmem.entry import memory
 
 _OPTIONS = Options(effort="fast")
 
@@ -54,11 +56,25 @@ class MaxBatchTest(parameterized.TestCase):
     with self.assertRaisesRegex(jaxmem.InfeasibleError, "Not even batch 1 "):
       jaxmem.max_batch(_factory, limit="10KB", options=_OPTIONS)
 
+  @parameterized.parameters(
+    (None, "90% of jax's pool of 488 KiB"), ("50%", "50% of jax's pool of")
+  )
+  def test_a_limit_may_be_a_share_of_the_pool(self, limit, words):
+    with mock.patch.object(memory, "pool_bytes", return_value=500_000):
+      found = jaxmem.max_batch(
+        _factory, limit=limit, start=64, multiple_of=32, options=_OPTIONS
+      )
+    assert found.plan.budget is not None
+    expected = 450_000 if limit is None else 250_000
+    self.assertEqual(found.plan.budget.limit_bytes, expected)
+    self.assertLessEqual(found.plan.total_bytes, expected)
+    self.assertIn(words, str(found))
+
   def test_bad_arguments(self):
     with self.assertRaisesRegex(ValueError, "positive multiple of"):
       jaxmem.max_batch(_factory, limit="1MB", start=5, multiple_of=2)
-    with self.assertRaisesRegex(ValueError, "limit must be a number of bytes"):
-      jaxmem.max_batch(_factory)
+    with self.assertRaisesRegex(ValueError, "^limit must be a number of bytes"):
+      jaxmem.max_batch(_factory, limit="many")
     with self.assertRaisesRegex(ValueError, "step_factory must return"):
       jaxmem.max_batch(lambda batch: (batch,), limit="1MB")
 

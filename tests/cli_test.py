@@ -32,6 +32,10 @@ def make_jitted():
   return jax.jit(_step), _ARGS
 
 
+def make_jitted_with_keywords():
+  return jax.jit(_step), _ARGS, {"donate_argnums": 0}
+
+
 def make_four():
   return _step, _ARGS, {}, {}
 
@@ -81,6 +85,14 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual((code, err), (0, ""))
     self.assertStartsWith(out, "_step on cpu:")
 
+  def test_a_jitted_step(self):
+    code, out, err = run("plan", f"{__name__}:make_jitted")
+    self.assertEqual((code, err), (0, ""))
+    self.assertStartsWith(out, "_step on cpu:")
+    code, _, err = run("memcost", f"{__name__}:make_jitted")
+    self.assertEqual(code, 2)
+    self.assertIn("return the function itself", err)
+
   def test_writes_json_and_passes_jit_keywords(self):
     path = os.path.join(self._folder(), "plan.json")
     code, _, err = run(
@@ -108,7 +120,7 @@ class PlanTest(parameterized.TestCase):
     (f"{__name__}:not_a_function", "must be a function"),
     (f"{__name__}:make_none", "type NoneType"),
     (f"{__name__}:make_four", "a tuple of 4"),
-    (f"{__name__}:make_jitted", "already jitted"),
+    (f"{__name__}:make_jitted_with_keywords", "already jitted"),
     (f"{__name__}:make_bad_args", "a tuple of args"),
     (f"{__name__}:make_bad_kwargs", "a dict of jit_kwargs"),
     (f"{__name__}:make_unknown_keyword", "no keyword 'donate'"),
@@ -120,7 +132,7 @@ class PlanTest(parameterized.TestCase):
   @parameterized.parameters(
     ("--target", "b17", "target must be one of"),
     ("--memory-limit", "24G", "unknown unit 'G'"),
-    ("--memory-limit", "80%", "name a target"),
+    ("--memory-limit", "110%", "at most 100%"),
   )
   def test_wrong_option_is_one_line(self, option, value, message):
     factory = f"{__name__}:make_step"

@@ -121,6 +121,19 @@ class PlanTest(parameterized.TestCase):
     # 64 * 64 float32 go in and come out.
     self.assertEqual(context.exception.smallest_bytes, 2 * 16_384)
 
+  @parameterized.parameters(20_000, 32_768)
+  def test_arguments_that_are_too_large_by_themselves(self, limit):
+    def step(x):
+      return jnp.tanh(x @ x).sum()
+
+    x = jnp.ones((128, 128))  # 64 KiB
+    with self.assertRaisesRegex(
+      jaxmem.InfeasibleError,
+      "its arguments and outputs alone take 64.0 KiB, which no plan changes",
+    ) as context:
+      jaxmem.plan(step, x, memory_limit=limit, options=_OPTIONS)
+    self.assertEmpty(context.exception.buffers)
+
   def test_deterministic(self):
     first, second = _plan(_limit(0.75)), _plan_anew(_limit(0.75))
     self.assertEqual(first.order, second.order)

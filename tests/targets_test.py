@@ -112,6 +112,12 @@ class GetTest(parameterized.TestCase):
     ):
       targets.get(written)
 
+  @parameterized.parameters("h" * 5000, "h\0")
+  def test_no_name_of_a_file(self, written):
+    with self.assertRaisesRegex(ValueError, "target must be one of") as caught:
+      targets.get(written)
+    self.assertLess(len(str(caught.exception)), 500)
+
   def test_missing_file(self):
     with self.assertRaisesRegex(ValueError, "none.txtpb.*No such file"):
       targets.get("/no/where/none.txtpb")
@@ -128,6 +134,24 @@ class GetTest(parameterized.TestCase):
   def test_wrong_type(self):
     with self.assertRaisesRegex(ValueError, "must be a name, a path or"):
       targets.get(3)  # pyright: ignore[reportArgumentType]
+
+  @parameterized.parameters(
+    ({}, 0.75),
+    ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".9"}, 0.9),
+    ({"XLA_CLIENT_MEM_FRACTION": "0.5"}, 0.5),
+  )
+  def test_fraction_of_the_pool(self, environment, fraction):
+    with mock.patch.dict(os.environ, environment, clear=True):
+      self.assertEqual(targets.pool_fraction(), fraction)
+
+  @parameterized.parameters("80%", "0", "1.5", "nan")
+  def test_no_fraction(self, written):
+    name = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    with (
+      mock.patch.dict(os.environ, {name: written}),
+      self.assertRaisesRegex(ValueError, f"{name} must be a fraction in"),
+    ):
+      targets.pool_fraction()
 
   def test_unknown_flops(self):
     with self.assertRaisesRegex(ValueError, "kind must be one of .* 'fp4'"):

@@ -7,9 +7,11 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 
+import jax
 from jaxmem_hlo import compiler_hook
 
 from jaxmem.compiler import jax_doors
+from jaxmem.errors import PlanningError
 
 _compile_numbers = itertools.count()
 
@@ -29,6 +31,7 @@ def handling(handler: compiler_hook.Handler) -> Iterator[Mapping[str, str]]:
     nor learns of it: a cached one would not pass by the hook.
 
   Raises:
+    PlanningError: If XLA cannot show a module that is compiled.
     RuntimeError: If this version of jax is not known.
   """
   tag = f"{jax_doors.SHOWN}{os.getpid()}n{next(_compile_numbers)}"
@@ -36,5 +39,11 @@ def handling(handler: compiler_hook.Handler) -> Iterator[Mapping[str, str]]:
   compiler_hook.add_handler(tag, handler)
   try:
     yield {jax_doors.OPTION: tag}
+  except jax.errors.JaxRuntimeError as error:
+    if not jax_doors.is_too_large(error):
+      raise
+    raise PlanningError(
+      f"The step cannot be planned: {jax_doors.TOO_LARGE}."
+    ) from None
   finally:
     compiler_hook.remove_handler(tag)

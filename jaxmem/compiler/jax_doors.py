@@ -16,12 +16,15 @@ has moved; then nothing is replaced, and `jaxmem.jit` is `jax.jit`.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
 import io
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -39,6 +42,10 @@ OPTION = "jaxmem"
 # Values of the option that begin so belong to `handling`: the hook shows these
 # modules to somebody, and no cache knows them.
 SHOWN = "shown"
+TOO_LARGE = (
+  "XLA shows no program of 2 GiB or more, and arrays that a function captures"
+  " are part of it; pass large ones as arguments"
+)
 _FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 
 _LOWER_PARAMETERS = (
@@ -53,6 +60,13 @@ _COMPILE_PARAMETERS = (
 )
 _STAGE_PARAMETERS = ("trace", "source_info", "args", "params")
 
+# What programs are shown to in this thread; the caches tell the numbers apart.
+_watch: contextvars.ContextVar[Callable[[Lowering], None] | None] = (
+  contextvars.ContextVar("watch", default=None)
+)
+_watch_number = jax.make_user_context()
+_UNPLANNED = 0
+_watch_numbers = itertools.count(_UNPLANNED + 1)
 _install_lock = threading.Lock()
 _is_installed = False
 _policy: Policy | None = None
@@ -110,6 +124,8 @@ class Lowering:
     jaxpr: The program.
     name: Of the function, as the user wrote it.
     option: The value of the compiler option `jaxmem`; None if it has none.
+    donated: Of each input, whether the user donated it.
+    num_devices: Over how many devices the inputs are spread.
     is_for_devices: Whether it is lowered for devices that are known. Exports
       for other platforms are not.
   """
@@ -117,6 +133,8 @@ class Lowering:
   jaxpr: core.Jaxpr
   name: str
   option: str | None
+  donated: tuple[bool, ...]
+  num_devices: int
   is_for_devices: bool
   _lower: Callable[[core.Jaxpr, str | None], Any]
 
@@ -204,6 +222,50 @@ def _split(
   return (values[-1] if values else None), others
 
 
+@contextlib.contextmanager
+def watching(watch: Callable[[Lowering], None]) -> Iterator[None]:
+  """Shows each program to a function that jax is about to lower.
+
+  None comes from jax's caches, whatever ran before, and none is planned. What
+  the function raises ends the call that led to the program. Only programs of
+  this thread are shown.
+
+  Raises:
+    RuntimeError: If this version of jax is not known.
+  """
+  with _watched(watch, next(_watch_numbers)):
+    yield
+
+
+@contextlib.contextmanager
+def unplanned() -> Iterator[None]:
+  """Lets jax lower programs that nobody has asked to plan.
+
+  Neither those of jaxmem.jit nor what `Policy` would plan.
+
+  Raises:
+    RuntimeError: If this version of jax is not known.
+  """
+  with _watched(lambda lowering: None, _UNPLANNED):
+    yield
+
+
+@contextlib.contextmanager
+def _watched(watch: Callable[[Lowering], None], number: int) -> Iterator[None]:
+  install()
+  before = _watch.set(watch)
+  try:
+    with _watch_number(number):
+      yield
+  finally:
+    _watch.reset(before)
+
+
+def _most_devices(shardings: Sequence[Any]) -> int:
+  """Returns the most devices that one of some shardings has, at least 1."""
+  return max([1, *(getattr(each, "num_devices", 1) for each in shardings)])
+
+
 def _lowering_door(original: Callable[..., Any]) -> Callable[..., Any]:
   @functools.wraps(original)
   def lower_sharding_computation(
@@ -216,17 +278,23 @@ def _lowering_door(original: Callable[..., Any]) -> Callable[..., Any]:
       changed = {**kwargs, "compiler_options_kvs": (*others, *ours)}
       return original(jaxpr, api_name, fun_name, *args, **changed)
 
+    given = dict(zip(_LOWER_PARAMETERS[3:], args, strict=False)) | kwargs
+    lowering = Lowering(
+      jaxpr=closed_jaxpr,
+      name=fun_name,
+      option=option,
+      donated=tuple(given["donated_invars"]),
+      num_devices=_most_devices(given["in_shardings"]),
+      is_for_devices=given["lowering_platforms"] is None,
+      _lower=lower,
+    )
+    watch = _watch.get()
+    if watch is not None:
+      watch(lowering)
+      return lower(closed_jaxpr, None)
     if _policy is None:
       return lower(closed_jaxpr, option)
-    return _policy.lower(
-      Lowering(
-        jaxpr=closed_jaxpr,
-        name=fun_name,
-        option=option,
-        is_for_devices=kwargs["lowering_platforms"] is None,
-        _lower=lower,
-      )
-    )
+    return _policy.lower(lowering)
 
   return lower_sharding_computation
 
@@ -295,10 +363,15 @@ def _unplanned[T](run: Callable[[], T]) -> T:
   try:
     return run()
   except jax.errors.JaxRuntimeError as error:
-    if "serialize" not in str(error) or not compiler_hook.is_installed():
+    if not (is_too_large(error) and compiler_hook.is_installed()):
       raise
     with compiler_hook.taken_out():
       return run()
+
+
+def is_too_large(error: Exception) -> bool:
+  """Whether XLA could not show a module, as it takes 2 GiB or more."""
+  return "serialize" in str(error)
 
 
 def _tagged(computation: Any, tag: str) -> Any:
@@ -329,6 +402,12 @@ def devices(lowered: Any) -> list[Any]:
 def program(lowered: Any) -> Any:
   """Returns the module of what was lowered; jax keeps one for what is alike."""
   return lowered._hlo
+
+
+def is_jitted(fun: Any) -> bool:
+  """Whether jax itself jitted a function, or something that traces as jax."""
+  owner = getattr(getattr(fun, "trace", None), "__self__", None)
+  return isinstance(owner, type(jax.jit(_most_devices)))
 
 
 def is_tracing() -> bool:

@@ -10,6 +10,7 @@ import jax
 from jax.extend import core
 
 from jaxmem import targets
+from jaxmem.compiler import jax_doors
 from jaxmem.jaxpr import internals
 
 
@@ -54,6 +55,7 @@ class TracedStep:
 
   def compile(self, options: Mapping[str, Any]) -> jax.stages.Compiled:
     """Compiles it with compiler options besides those of the target."""
-    lowered = targets.lower_traced(self.traced, self.target)
+    with jax_doors.unplanned():
+      lowered = targets.lower_traced(self.traced, self.target)
     given = {**targets.compile_options(self.target), **options}
     return lowered.compile(compiler_options=given)

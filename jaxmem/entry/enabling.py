@@ -79,7 +79,7 @@ def enable(
     ValueError: On a malformed limit or `min_bytes`, or `keep_arena`.
     RuntimeError: If this version of jax is not known.
   """
-  options = options or Options()
+  options = Options.of(options)
   if options.keep_arena:
     raise ValueError("keep_arena is for jaxmem.jit; enable cannot keep arenas.")
   least_bytes = 0

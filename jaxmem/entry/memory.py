@@ -1,8 +1,9 @@
 """How many bytes a device really offers to a program.
 
 jax takes a share of a GPU's memory for its pool, 75 % unless the environment
-says otherwise; shares such as "80%" are shares of that pool. On a CPU the pool
-is the machine's memory, or what the process's control group leaves of it.
+says otherwise; shares such as "80%" are shares of that pool. The pool of a GPU
+that is described and not here is the same share of its memory. On a CPU the
+pool is the machine's memory, or what the process's control group leaves of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import os
 import pathlib
 from typing import Any
 
-from jaxmem import units
+import jax
+
+from jaxmem import targets, units
+from jaxmem.compiler import arrays_in
+from jaxmem.report import LimitShare
 
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
 _MEMINFO = pathlib.Path("/proc/meminfo")
@@ -54,11 +59,42 @@ class MemoryLimit:
     return isinstance(self.written, float) and 0 < self.written <= 1
 
   @classmethod
-  def of(cls, written: units.ByteQuantity) -> MemoryLimit:
+  def of(
+    cls, written: units.ByteQuantity, *, name: str = "memory_limit"
+  ) -> MemoryLimit:
     """Reads a limit; raises ValueError on a malformed one."""
-    if written != "auto":
-      units.parse_bytes(written, total_bytes=1 << 40)
+    units.check_limit(written, name=name)
     return cls(written)
+
+  def planned_for(
+    self, target: targets.Target | None, arguments: Any = ()
+  ) -> tuple[int, LimitShare | None]:
+    """Returns the limit of a plan in bytes, and what that is a share of.
+
+    Args:
+      target: The device planned for, of whose memory nothing is in use; None
+        for the one that jax would use.
+      arguments: The step's; arrays among them are in use already.
+
+    Raises:
+      ValueError: If the device does not say how much memory it has.
+    """
+    if self.written != "auto" and not self.is_share:
+      return units.parse_bytes(self.written), None
+    device_bytes = None if target is None else target.memory_bytes
+    if device_bytes is not None:
+      pool = int(targets.pool_fraction() * device_bytes)
+      written = "100%" if self.written == "auto" else self.written
+      limit_bytes = units.parse_bytes(written, total_bytes=pool)
+    else:
+      devices = jax.devices(None if target is None else target.platform)[:1]
+      pool = pool_bytes(devices[0])
+      given = [a for a in arrays_in(arguments) if isinstance(a, jax.Array)]
+      limit_bytes = self.in_bytes(devices, sum(a.nbytes for a in given))
+    share = LimitShare(
+      written=str(self.written), pool_bytes=pool, device_bytes=device_bytes
+    )
+    return limit_bytes, share
 
 
 def pool_bytes(device: Any) -> int:

@@ -26,8 +26,12 @@ from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import units
-from jaxmem.compiler import ScheduleCapture, jax_doors
-from jaxmem.entry.lowered_step import LoweredStep, most_bytes
+from jaxmem.compiler import (
+  LoweredStep,
+  ScheduleCapture,
+  jax_doors,
+  most_bytes,
+)
 from jaxmem.entry.policy import Policy
 from jaxmem.entry.records import CompileRecord, Records
 from jaxmem.errors import InfeasibleError, PlanningError
@@ -106,7 +110,7 @@ class _Compile:
       self.why_not = f"{type(error).__name__}: {error}"
       if not self.is_limited:
         return None
-      self.error = _planning_error(self.function, error)
+      self.error = PlanningError.under_limit(self.function, error)
     except BaseException as error:  # Such as KeyboardInterrupt.
       self.error = error
     finally:
@@ -301,7 +305,7 @@ class PlannedCompiles:
       )
       if isinstance(error, InfeasibleError):
         raise
-      raise _planning_error(name, error) from error
+      raise PlanningError.under_limit(name, error) from error
     known = DecidedModules()
     if decided is not None:
       known.add(decided)
@@ -327,14 +331,28 @@ class PlannedCompiles:
         executable = compiling.run(asked.tag)
       executable = self._kept(compiling, compile_, executable)
       return executable
-    except jax.errors.JaxRuntimeError:
-      if compile_.error is None:
+    except jax.errors.JaxRuntimeError as error:
+      if compile_.error is not None:
+        raise compile_.error from None
+      if not jax_doors.is_too_large(error):
         raise
-      raise compile_.error from None
+      executable = self._unshown(compiling, compile_)
+      return executable
     finally:
       seconds = time.perf_counter() - start + asked.planning_s
       self.records.add(compile_.record(executable, seconds), compile_.planned)
       self._tell(compile_)
+
+  def _unshown(self, compiling: jax_doors.Compiling, compile_: _Compile) -> Any:
+    """Compiles what XLA cannot show: to its own plan, or not under a limit."""
+    compile_.fault = PlanningError(jax_doors.TOO_LARGE)
+    compile_.why_not = jax_doors.TOO_LARGE
+    if compile_.is_limited:
+      raise PlanningError.under_limit(
+        compile_.function, compile_.fault
+      ) from None
+    with compiler_hook.taken_out():
+      return compiling.run(None)
 
   @contextlib.contextmanager
   def _shown(self, compile_: _Compile) -> Iterator[None]:
@@ -412,14 +430,6 @@ class PlannedCompiles:
     # Even where warnings are errors, the user's step must compile.
     with contextlib.suppress(Warning):
       warnings.warn(message, compiler_hook.PlanningWarning, stacklevel=2)
-
-
-def _planning_error(function: str, error: Exception) -> PlanningError:
-  return PlanningError(
-    f"{function} has a memory limit and could not be planned:"
-    f" {type(error).__name__}: {error}. It does not run, as it might not fit;"
-    " without the limit XLA's own plan would run. Please report it."
-  )
 
 
 def _program_bytes(memory: Any) -> int:

@@ -349,15 +349,23 @@ def _raise_infeasible(
   base, bound = best.base, least.bound
   smallest = base.fixed_bytes + best.temp_bytes
   lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)
-  buffers = tuple(least.needed(bound.values[:_NUM_NAMED]))
+  fixed = units.format_bytes(base.fixed_bytes)
+  buffers = tuple(least.needed(bound.values[:_NUM_NAMED])) if room > 0 else ()
+  why = (
+    f"of which arguments and outputs are {fixed}, and no edits of these orders"
+    f" take less than {units.format_bytes(lowest)}. Needed at once, whatever is"
+    f" chosen: {name_buffers(buffers)}. Donate arguments, shrink the batch, or"
+    " compute the largest in parts."
+  )
+  if room <= 0:
+    why = (
+      f"and its arguments and outputs alone take {fixed}, which no plan"
+      " changes. Donate arguments, or make them smaller."
+    )
   raise InfeasibleError(
     f"No plan of {name} fits memory_limit"
     f" {units.format_bytes(base.fixed_bytes + room)}: the smallest found takes"
-    f" {units.format_bytes(smallest)} ({smallest} bytes), of which arguments"
-    f" and outputs are {units.format_bytes(base.fixed_bytes)}, and no edits of"
-    f" these orders take less than {units.format_bytes(lowest)}. Needed at"
-    f" once, whatever is chosen: {name_buffers(buffers)}. Donate arguments,"
-    " shrink the batch, or compute the largest in parts.",
+    f" {units.format_bytes(smallest)} ({smallest} bytes), {why}",
     smallest_bytes=smallest,
     lower_bound_bytes=lowest,
     buffers=buffers,

@@ -3,7 +3,7 @@
 from jaxmem.report import donation, layout, signature
 from jaxmem.report.frontier import Frontier, Point
 from jaxmem.report.plan import Plan, PlannedProgram
-from jaxmem.report.plan_data import Budget, HostTraffic, Status
+from jaxmem.report.plan_data import Budget, HostTraffic, LimitShare, Status
 from jaxmem.report.plan_page import plan_html
 from jaxmem.report.progress import Progress
 from jaxmem.report.timeline import Table
@@ -12,6 +12,7 @@ __all__ = [
   "Budget",
   "Frontier",
   "HostTraffic",
+  "LimitShare",
   "Plan",
   "PlannedProgram",
   "Point",

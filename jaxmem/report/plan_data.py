@@ -31,11 +31,29 @@ class HostTraffic:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LimitShare:
+  """What a limit is a share of, that was not given in bytes.
+
+  Attributes:
+    written: The limit as it was given: "80%", or "auto" for what is free.
+    pool_bytes: What jax takes of the device's memory; on a CPU, the machine's
+      memory.
+    device_bytes: Of a described device's memory, of which jax's pool is a
+      fraction; None for a device that is here, which says its pool itself.
+  """
+
+  written: str
+  pool_bytes: int
+  device_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
   """What a byte limit cost. Seconds are estimates for the target.
 
   Attributes:
     limit_bytes: Most bytes that the whole program may take.
+    share: What that is a share of; None for a limit in bytes.
     num_recomputed: Operations that run a second time.
     num_offloaded: Values that move to the host and back.
     num_dropped: Residuals that do not wait for the backward pass, but are made
@@ -51,6 +69,7 @@ class Budget:
   """
 
   limit_bytes: int
+  share: LimitShare | None
   num_recomputed: int
   num_offloaded: int
   num_dropped: int

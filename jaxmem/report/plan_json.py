@@ -10,7 +10,7 @@ from typing import Any
 from jaxmem.report.plan_data import PlanData
 
 # Raised when the fields or their meanings change.
-_FORMAT_NUMBER = 3
+_FORMAT_NUMBER = 4
 
 
 def to_json(plan: PlanData) -> str:

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from jaxmem import units
 from jaxmem.report.donation import donation_lines
 from jaxmem.report.layout import PlannedBuffer
-from jaxmem.report.plan_data import Budget, HostTraffic, PlanData
+from jaxmem.report.plan_data import (
+  Budget,
+  HostTraffic,
+  LimitShare,
+  PlanData,
+)
 
 _MAX_BUFFERS_SHOWN = 8
 
@@ -69,6 +74,8 @@ def facts(plan: PlanData) -> list[tuple[str, str]]:
 
 def _budget_line(budget: Budget) -> str:
   limit = units.format_bytes(budget.limit_bytes)
+  if budget.share is not None:
+    limit += f" ({_share_words(budget.share)})"
   if not (budget.num_recomputed or budget.num_offloaded or budget.num_dropped):
     return f"{limit} met without recomputing anything"
   moved = ""
@@ -82,6 +89,16 @@ def _budget_line(budget: Budget) -> str:
     f" {100 * budget.extra:+.1f} % of {1e3 * budget.step_s:.2f} ms, all in all"
     f" {100 * budget.change:+.1f} % against XLA's"
   )
+
+
+def _share_words(share: LimitShare) -> str:
+  words = f"{share.written} of jax's pool of"
+  words += f" {units.format_bytes(share.pool_bytes)}"
+  if share.device_bytes is not None:
+    fraction = 100 * share.pool_bytes / share.device_bytes
+    size = units.format_bytes(share.device_bytes)
+    words += f", {fraction:.3g} % of the device's {size}"
+  return words
 
 
 def _host_line(host: HostTraffic) -> str:

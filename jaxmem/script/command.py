@@ -146,8 +146,8 @@ class _Run:
       self._min_bytes = units.parse_bytes(options.min_bytes, name="--min-bytes")
     self._report = _writable(options.report)
     self._json = _writable(options.json)
-    if options.memory_limit not in (None, "auto"):
-      units.parse_bytes(options.memory_limit, total_bytes=1 << 40)
+    if options.memory_limit is not None:
+      units.check_limit(options.memory_limit)
     self._pictures: Pictures | None = None
     self._enabled: Enabled | None = None
     self._stop: _Stop | None = None

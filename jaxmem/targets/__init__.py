@@ -18,6 +18,7 @@ from jaxmem.targets.description import (
   TargetLike,
   get,
   known_names,
+  pool_fraction,
 )
 from jaxmem.targets.deviceless import (
   compile_options,
@@ -25,6 +26,7 @@ from jaxmem.targets.deviceless import (
   is_available,
   lower,
   lower_traced,
+  planned_for,
   trace,
 )
 
@@ -39,5 +41,7 @@ __all__ = [
   "known_names",
   "lower",
   "lower_traced",
+  "planned_for",
+  "pool_fraction",
   "trace",
 ]

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 Platform = Literal["cpu", "cuda"]
 FlopsKind = Literal["fp32", "tf32", "fp16", "bf16"]
 
-# Names a user may write, besides the name of each file in data/targets. Plain
-# "a100" is left out: 40 and 80 GB cards share it.
 # What XLA divides by, or loops up to.
 _NEEDED = (
   *("threads_per_block_limit", "threads_per_warp", "threads_per_core_limit"),
@@ -30,6 +28,8 @@ _NEEDED = (
   *("clock_rate_ghz", "registers_per_core_limit"),
   "registers_per_block_limit",
 )
+# Names a user may write, besides the name of each file in data/targets. Plain
+# "a100" is left out: 40 and 80 GB cards share it.
 _ALIASES = {
   "h200-sxm": "h200",
   "h200-141gb": "h200",
@@ -40,7 +40,15 @@ _ALIASES = {
   "a100-sxm-80": "a100-80",
   "a100-sxm4-80gb": "a100-80",
 }
+# Where jax reads its pool's fraction of a GPU's memory, and what it is else.
+_FRACTION_VARIABLES = (
+  "XLA_CLIENT_MEM_FRACTION",
+  "XLA_PYTHON_CLIENT_MEM_FRACTION",
+)
+_DEFAULT_FRACTION = 0.75
 _TEXT_SUFFIXES = (".txtpb", ".pbtxt", ".textproto")
+# Characters of a wrong name that its error shows.
+_MAX_SHOWN = 60
 
 # The unit and the key (an XLA PrimitiveType) of each rate in the description.
 _RATE_KEYS: Mapping[FlopsKind, tuple[str, int]] = {
@@ -58,6 +66,31 @@ _FMAS_PER_CORE_8_0: Mapping[FlopsKind, int] = {
   "fp16": 1024,
   "bf16": 1024,
 }
+
+
+def pool_fraction() -> float:
+  """Returns the fraction of a GPU's memory that jax takes for its pool.
+
+  As `jaxlib.xla_client.generate_pjrt_gpu_plugin_options` reads it.
+
+  Raises:
+    ValueError: If the environment says something else than a fraction.
+  """
+  for name in _FRACTION_VARIABLES:
+    written = os.environ.get(name)
+    if not written:
+      continue
+    try:
+      fraction = float(written)
+    except ValueError:
+      fraction = 0.0
+    if not 0.0 < fraction <= 1.0:
+      raise ValueError(
+        f"{name} must be a fraction in (0, 1], got {written!r}; a limit that"
+        " is a share is one of jax's pool, which this is of the GPU's memory."
+      )
+    return fraction
+  return _DEFAULT_FRACTION
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,14 +198,22 @@ def get(target: TargetLike = None) -> Target:
     return CPU
   if name in known_names():
     return _packaged(name)
-  if target.endswith(_TEXT_SUFFIXES) or pathlib.Path(target).is_file():
+  if target.endswith(_TEXT_SUFFIXES) or _is_file(target):
     return _from_file(pathlib.Path(target))
+  shown = target if len(target) <= _MAX_SHOWN else f"{target[:_MAX_SHOWN]}..."
   raise ValueError(
-    f"target must be one of {', '.join(known_names())}, got {target!r}; for "
+    f"target must be one of {', '.join(known_names())}, got {shown!r}; for "
     "another GPU give the path of its GpuTargetConfigProto text, which XLA "
     "writes to DIR/*.gpu_target_config.pbtxt when a program is compiled there "
     "with XLA_FLAGS=--xla_dump_to=DIR."
   )
+
+
+def _is_file(path: str) -> bool:
+  try:
+    return pathlib.Path(path).is_file()
+  except OSError:  # Such as a name that is longer than any file's.
+    return False
 
 
 def _from_file(path: pathlib.Path) -> Target:

@@ -69,7 +69,7 @@ def trace(
     place = functools.partial(_place, sharding=sharding, name=get(target).name)
     args = jax.tree.map(place, tuple(args))
     kwargs = {name: jax.tree.map(place, a) for name, a in kwargs.items()}
-  with _planned_for(target):
+  with planned_for(target):
     return jitted.trace(*args, **kwargs)
 
 
@@ -107,7 +107,8 @@ def current_platform() -> str:
 
 
 @contextlib.contextmanager
-def _planned_for(target: TargetLike) -> Iterator[None]:
+def planned_for(target: TargetLike) -> Iterator[None]:
+  """Lets steps that are traced inside see the platform of a target."""
   before = _planned_platform.set(
     None if target is None else get(target).platform
   )

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import record_modules
 from absl.testing import absltest, parameterized
+from jax._src import compiler
 from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.compiler_hook import PlanningWarning
 
 import jaxmem
+from jaxmem.compiler import jax_doors
 from jaxmem.entry import PLANNED, planned_compiles
 from jaxmem.planning import Request
 
@@ -65,6 +67,7 @@ def _limited(fun=_step, **kwargs):
 class _FreshTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
+    jax_doors.install()
     jax.clear_caches()
     self.enter_context(mock.patch.object(PLANNED, "_warned", set()))
 
@@ -245,8 +248,6 @@ class HookTest(_FreshTest):
     tag.assert_not_called()
 
   def test_a_module_that_cannot_be_serialized_compiles_beside_a_plan(self):
-    from jax._src import compiler
-
     failed = []
     compile_one = compiler.backend_compile_and_load
 
@@ -266,6 +267,61 @@ class HookTest(_FreshTest):
     # Each module failed once while it was shown, and then compiled.
     self.assertNotEmpty(failed)
     self.assertEqual(failed[1::2], [set()] * (len(failed) // 2))
+
+
+def _fails_when_shown(compile_one):
+  """Returns a compiler that shows no module to the hook, as above 2 GiB."""
+
+  def compile_or_fail(*args):
+    if compiler_hook._platforms:
+      raise jax.errors.JaxRuntimeError("INTERNAL: Failed to serialize HLO")
+    return compile_one(*args)
+
+  return compile_or_fail
+
+
+class TooLargeTest(_FreshTest):
+  """XLA shows no module of 2 GiB or more."""
+
+  def setUp(self):
+    super().setUp()
+    failing = _fails_when_shown(compiler.backend_compile_and_load)
+    self.enter_context(
+      mock.patch.object(compiler, "backend_compile_and_load", failing)
+    )
+
+  def test_without_a_limit_xlas_own_plan_runs_with_one_warning(self):
+    expected = jax.jit(_step)(*_arguments())
+    jax.clear_caches()
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter("always")
+      for _ in range(2):
+        found = jaxmem.jit(_step)(*_arguments())
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+        jax.clear_caches()
+    (warning,) = (w for w in caught if w.category is PlanningWarning)
+    self.assertRegex(
+      str(warning.message), "could not plan _step .* of 2 GiB .* as arguments"
+    )
+    record = PLANNED.records.all()[-1]
+    self.assertStartsWith(record.why_not, "XLA shows no program of 2 GiB")
+    self.assertGreater(record.planned_bytes or 0, 0)
+    self.assertFalse(compiler_hook.is_installed())
+
+  @parameterized.parameters(_step, lambda params, x: params[0] @ x.T)
+  def test_with_a_limit_it_is_an_error_that_says_what_to_do(self, step):
+    step = jaxmem.jit(step, memory_limit="1GiB", options=_OPTIONS)
+    with self.assertRaisesRegex(
+      jaxmem.PlanningError, "has a memory limit .* pass large ones as arguments"
+    ):
+      step(*_arguments())
+
+  @parameterized.parameters(None, "1GiB")
+  def test_plan(self, limit):
+    with self.assertRaisesRegex(
+      jaxmem.PlanningError, "cannot be planned: .* pass large ones as arguments"
+    ):
+      jaxmem.plan(_step, *_arguments(), memory_limit=limit)
 
 
 class EnableTest(_FreshTest):

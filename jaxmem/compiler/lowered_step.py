@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 from jax.extend import core
 
+from jaxmem import targets
 from jaxmem.compiler import jax_doors
+from jaxmem.compiler.steps import TracedStep
 from jaxmem.jaxpr import memory
 
 
@@ -40,6 +43,35 @@ class LoweredStep:
   def compile(self, options: Mapping[str, Any]) -> Any:
     """Compiles this version; see `compiler.Step`."""
     return self.lower().compile(dict(options))
+
+  def for_target(self, target: targets.Target) -> TracedStep:
+    """Returns the program as it would be on a described device.
+
+    Raises:
+      ValueError: If the program is spread over several devices.
+      RuntimeError: If the target cannot be compiled for here.
+    """
+    num_devices = self.lowering.num_devices
+    if num_devices > 1:
+      raise ValueError(
+        f"target {target.name!r} describes one device, got"
+        f" {self.lowering.name} on {num_devices}; pass the step of one device,"
+        " or plan without a target on the devices themselves."
+      )
+    equations = core.jaxpr_as_fun(self.jaxpr)
+
+    def run(*arrays: Any) -> Any:
+      return equations(*arrays)
+
+    run.__name__ = run.__qualname__ = self.lowering.name
+    donated = [i for i, is_so in enumerate(self.lowering.donated) if is_so]
+    avals: list[Any] = [variable.aval for variable in self.jaxpr.invars]
+    shapes = [
+      jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+      for a in avals
+    ]
+    jitted = jax.jit(run, donate_argnums=donated)
+    return TracedStep(targets.trace(jitted, shapes, {}, target), target)
 
 
 def most_bytes(jaxpr: core.Jaxpr) -> int:
