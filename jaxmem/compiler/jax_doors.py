@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import inspect
 import io
 import threading
@@ -33,6 +34,7 @@ from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.interpreters import pxla as _pxla
 from jax.extend import core
 from jaxlib.mlir import ir as _ir
+from jaxlib.mlir import passmanager as _passmanager
 from jaxmem_hlo import compiler_hook
 
 OPTION = "jaxmem"
@@ -110,6 +112,7 @@ class Lowering:
     jaxpr: The program.
     name: Of the function, as the user wrote it.
     option: The value of the compiler option `jaxmem`; None if it has none.
+    others: Names and values of the other compiler options.
     is_for_devices: Whether it is lowered for devices that are known. Exports
       for other platforms are not.
   """
@@ -117,6 +120,7 @@ class Lowering:
   jaxpr: core.Jaxpr
   name: str
   option: str | None
+  others: tuple[tuple[str, Any], ...]
   is_for_devices: bool
   _lower: Callable[[core.Jaxpr, str | None], Any]
 
@@ -223,6 +227,7 @@ def _lowering_door(original: Callable[..., Any]) -> Callable[..., Any]:
         jaxpr=closed_jaxpr,
         name=fun_name,
         option=option,
+        others=others,
         is_for_devices=kwargs["lowering_platforms"] is None,
         _lower=lower,
       )
@@ -329,6 +334,29 @@ def devices(lowered: Any) -> list[Any]:
 def program(lowered: Any) -> Any:
   """Returns the module of what was lowered; jax keeps one for what is alike."""
   return lowered._hlo
+
+
+def program_digest(lowered: Any) -> str:
+  """Returns a hash of what was lowered, the same in every process.
+
+  Lines and files of the source are left out; names of functions, shardings and
+  donation are not.
+  """
+  module = program(lowered)
+  digest = hashlib.sha256()
+  with module.context:
+    copy = module.operation.clone(ip=False)
+    passes = _passmanager.PassManager.parse("builtin.module(strip-debuginfo)")
+    passes.run(copy.operation)
+    copy.operation.write_bytecode(_Hashed(digest.update))
+  return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Hashed:
+  """A file of which only the hash is wanted."""
+
+  write: Callable[[bytes], None]
 
 
 def is_tracing() -> bool:

@@ -16,7 +16,7 @@ from jaxmem.cost import Rates
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES
 from jaxmem.versions.blocks.recipe import Group, Recipe
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
-from jaxmem.versions.knapsack import DropProblem, Need, Work, choose
+from jaxmem.versions.knapsack import Chooser, DropProblem, Need, Work
 from jaxmem.versions.values import Values, num_bytes, operands
 
 # Blocks are alike, so that proofs that a choice is the best can take long.
@@ -30,7 +30,11 @@ _HEAVY = frozenset(
 
 
 def choose_kept(
-  values: Values, groups: Sequence[Group], keep_bytes: int, rates: Rates
+  values: Values,
+  groups: Sequence[Group],
+  keep_bytes: int,
+  rates: Rates,
+  chooser: Chooser,
 ) -> frozenset[core.Var]:
   """Chooses the values that stay from the forward pass.
 
@@ -39,14 +43,14 @@ def choose_kept(
     groups: What is recomputed.
     keep_bytes: Most bytes to keep, as if all were live together.
     rates: Of the device that will run the step.
+    chooser: Chooses, or knows what was chosen.
   """
   if keep_bytes <= 0:
     return frozenset()
   candidates = [v for g in groups for v in g.needs if _is_heavy(values, v)]
   problem = _problem(values, groups, candidates, rates)
   save_bytes = sum(problem.saved_bytes) - keep_bytes
-  choice = choose(problem, save_bytes, _MAX_DETERMINISTIC_TIME)
-  dropped = set(choice.drops)
+  dropped = {*chooser.drops(problem, save_bytes, _MAX_DETERMINISTIC_TIME)}
   return frozenset(
     v for index, v in enumerate(candidates) if index not in dropped
   )

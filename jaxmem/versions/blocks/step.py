@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from jax.extend import core
 
@@ -19,6 +19,7 @@ from jaxmem.versions.blocks.recipe import (
   make_recipe,
 )
 from jaxmem.versions.blocks.rewrite import rewrite
+from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import Values, num_bytes
 
 
@@ -61,6 +62,7 @@ class Recomputed:
     again_s: Estimated seconds of the products and other heavy equations that
       run again.
     fused_s: Estimated seconds of the kernels between them; see `blocks.fused`.
+    answers: What was chosen to be kept, to be done again without choosing.
     rewrite: Returns the step, written anew; the same at each call.
   """
 
@@ -69,6 +71,7 @@ class Recomputed:
   kept_bytes: int
   again_s: float
   fused_s: float
+  answers: tuple[tuple[int, ...], ...]
   rewrite: Callable[[], core.Jaxpr] = dataclasses.field(
     repr=False, compare=False
   )
@@ -154,12 +157,18 @@ class BlockStep:
       }
     self.blocks = self._describe()
 
-  def recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
+  def recompute(
+    self,
+    choice: BlockChoice,
+    rates: Rates,
+    known: Sequence[tuple[int, ...]] = (),
+  ) -> Recomputed:
     """Lets the backward pass of the step recompute blocks of its forward pass.
 
     Args:
       choice: How.
       rates: Of the device that will run the step; they decide what is kept.
+      known: The answers of another process, for the same step and rates.
 
     Returns:
       The step, with equal results; unchanged where it has no blocks.
@@ -169,7 +178,8 @@ class BlockStep:
     """
     if choice.num_groups < 1:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
-    chosen = self._choose(choice, rates)
+    chooser = Chooser(known)
+    chosen = self._choose(choice, rates, chooser)
     every = [*chosen.walk()]
     dropped = [v for c in every for _, r in c.recipes for v in r.dropped]
     return Recomputed(
@@ -178,6 +188,7 @@ class BlockStep:
       kept_bytes=sum(num_bytes(v) for c in every for v in c.kept),
       again_s=sum(c.again_s(rates) for c in every),
       fused_s=sum(c.fused_s(rates) for c in every),
+      answers=tuple(chooser.answers),
       rewrite=functools.cache(
         chosen.rewritten if dropped else lambda: self._given
       ),
@@ -193,11 +204,13 @@ class BlockStep:
     inner = [loop.blocks for loop in self._loops.values()]
     return max([none, *inner], key=lambda found: found.number)
 
-  def _choose(self, choice: BlockChoice, rates: Rates) -> _Chosen:
+  def _choose(
+    self, choice: BlockChoice, rates: Rates, chooser: Chooser
+  ) -> _Chosen:
     values, kept, recipes = self._values, frozenset(), []
     if self._blocks:
       groups = make_groups(values, self._blocks, choice.num_groups)
-      kept = choose_kept(values, groups, choice.keep_bytes, rates)
+      kept = choose_kept(values, groups, choice.keep_bytes, rates, chooser)
       for group in groups:
         recipe = make_recipe(values, group, kept)
         if recipe is not None:
@@ -208,7 +221,7 @@ class BlockStep:
       kept=kept,
       recipes=tuple(recipes),
       loops={
-        index: loop._choose(choice, rates)
+        index: loop._choose(choice, rates, chooser)
         for index, loop in self._loops.items()
       },
     )
