@@ -322,7 +322,7 @@ class PlannedCompiles:
     executable = None
     try:
       with self._shown(compile_):
-        executable = compiling.run(asked.tag)
+        executable = asked.plans.compiled(lambda: compiling.run(asked.tag))
       executable = self._kept(compiling, compile_, executable)
       asked.plans.keep()
       return executable

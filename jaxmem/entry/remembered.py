@@ -16,7 +16,7 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -104,6 +104,7 @@ class ProgramPlans:
     self._store = store
     self._content: _Content | None = None
     self._decided = DecidedModules()
+    self._is_applied = False
 
   @classmethod
   def of(
@@ -179,6 +180,20 @@ class ProgramPlans:
 
   # The plan of its module.
 
+  def compiled[T](self, run: Callable[[], T]) -> T:
+    """Compiles; once more, planned afresh, if XLA refuses what is remembered.
+
+    Args:
+      run: Compiles the program; XLA's hook asks `decide` meanwhile.
+    """
+    try:
+      return run()
+    except jax.errors.JaxRuntimeError:
+      if not (self.is_remembered and self._is_applied):
+        raise
+      self.forget()
+      return run()
+
   def decide(self, module: Module, platform: str) -> PlannedModule[Decision]:
     """Plans a module, or takes the plan that is known; see `Request.decide`."""
     if self._request.limit_bytes is None:
@@ -195,6 +210,7 @@ class ProgramPlans:
       self.forget()
       return self.decide(module, platform)
     self._learn(module, platform, planned.decision)
+    self._is_applied = True
     return planned
 
   def _learn(

@@ -103,6 +103,18 @@ def _start(name, share=0.6, options=_OPTIONS, scale=1.0, **kwargs):
   return compiled, record
 
 
+@functools.cache
+def _first_start():
+  """Returns the file of a first start, and the bytes of its program."""
+  with (
+    tempfile.TemporaryDirectory() as folder,
+    mock.patch.dict(os.environ, JAXMEM_CACHE_DIR=folder),
+  ):
+    num_bytes = _total_bytes(_start("edited")[0])
+    (path,) = pathlib.Path(folder).iterdir()
+    return path.name, path.read_bytes(), num_bytes
+
+
 class _FolderTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
@@ -116,6 +128,14 @@ class _FolderTest(parameterized.TestCase):
 
   def files(self):
     return sorted(self.folder.glob("*"))
+
+  def start_first(self):
+    """Leaves what a first start leaves; returns its program's bytes."""
+    name, data, num_bytes = _first_start()
+    self.folder.mkdir(mode=0o700)
+    (self.folder / name).write_bytes(data)
+    (self.folder / name).chmod(0o600)
+    return num_bytes
 
   def content(self):
     """Returns the key and the content of the only file."""
@@ -141,6 +161,7 @@ class SecondStartTest(_FolderTest):
     _, args = _CASES[name]()
     first, record = _start(name, share)
     self.assertFalse(record.is_remembered)
+    assert record.xla_bytes is not None and record.limit_bytes is not None
     self.assertGreater(record.xla_bytes, record.limit_bytes)
     self.nothing_is_planned()
     second, again = _start(name, share)
@@ -207,7 +228,7 @@ class KeyTest(_FolderTest):
     {"compiler_options": {"xla_cpu_enable_fast_math": True}},
   )
   def test_what_is_asked(self, **changes):
-    _start("edited")
+    self.start_first()
     _, record = _start("edited", **changes)
     self.assertFalse(record.is_remembered)
     self.assertLen(self.files(), 2)
@@ -218,7 +239,7 @@ class KeyTest(_FolderTest):
     (remembered, "_sources_digest", lambda: "changed"),
   )
   def test_who_plans(self, owner, name, value):
-    _start("edited")
+    self.start_first()
     with mock.patch.object(owner, name, value):
       _, record = _start("edited")
     self.assertFalse(record.is_remembered)
@@ -245,9 +266,6 @@ class BadContentTest(_FolderTest):
     self.assertFalse(record.is_remembered)
     self.assertEqual(_total_bytes(compiled), num_bytes)
 
-  def first_bytes(self):
-    return _total_bytes(_start("edited")[0])
-
   @parameterized.parameters(
     b"",
     b"[]",
@@ -258,7 +276,7 @@ class BadContentTest(_FolderTest):
     b'{"recipe": {}, "platform": 1, "program": "", "xla_bytes": 1}',
   )
   def test_what_is_no_content(self, data):
-    num_bytes = self.first_bytes()
+    num_bytes = self.start_first()
     key, _ = self.content()
     PlanStore(self.folder).put(key, data)
     self.assert_planned_afresh(num_bytes)
@@ -273,7 +291,7 @@ class BadContentTest(_FolderTest):
     ("recipe", {"choice": {"num_groups": 0, "keep_bytes": 0}, "answers": []}),
   )
   def test_fields(self, name, value):
-    num_bytes = self.first_bytes()
+    num_bytes = self.start_first()
     key, content = self.content()
     changed = json.dumps({**content, name: value}).encode()
     PlanStore(self.folder).put(key, changed)
@@ -282,7 +300,7 @@ class BadContentTest(_FolderTest):
     self.assertTrue(_start("edited")[1].is_remembered)
 
   def test_another_module(self):
-    num_bytes = self.first_bytes()
+    num_bytes = self.start_first()
     key, content = self.content()
     content["decided"][0]["fingerprint"] = "00" * 32
     PlanStore(self.folder).put(key, json.dumps(content).encode())
@@ -292,7 +310,7 @@ class BadContentTest(_FolderTest):
     self.assertTrue(_start("edited")[1].is_remembered)
 
   def test_a_plan_that_cannot_be_made(self):
-    num_bytes = self.first_bytes()
+    num_bytes = self.start_first()
     key, content = self.content()
     plan = content["decided"][0]["plan"]
     plan["order"] = [10**9]
@@ -301,7 +319,7 @@ class BadContentTest(_FolderTest):
     self.assertEmpty(self.files())
 
   def test_a_plan_that_turns_out_too_large(self):
-    _start("edited")
+    self.start_first()
     with (
       mock.patch.object(planned_compiles, "_program_bytes", return_value=1e9),
       self.assertRaises(jaxmem.InfeasibleError),
