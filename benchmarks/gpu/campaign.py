@@ -48,7 +48,8 @@ def environment(
     is_rehearsal: Whether the process has to stay on the CPU.
     base: The environment it begins with.
   """
-  values = dict(base)
+  # Rows have the seconds of planning: nothing may be remembered.
+  values = {**base, "JAXMEM_CACHE_DIR": ""}
   values["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
   flags = [base.get("XLA_FLAGS", "")]
   if is_rehearsal:

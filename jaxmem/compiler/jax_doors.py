@@ -20,6 +20,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import hashlib
 import inspect
 import io
 import itertools
@@ -36,6 +37,7 @@ from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.interpreters import pxla as _pxla
 from jax.extend import core
 from jaxlib.mlir import ir as _ir
+from jaxlib.mlir import passmanager as _passmanager
 from jaxmem_hlo import compiler_hook
 
 OPTION = "jaxmem"
@@ -126,6 +128,7 @@ class Lowering:
     option: The value of the compiler option `jaxmem`; None if it has none.
     donated: Of each input, whether the user donated it.
     num_devices: Over how many devices the inputs are spread.
+    others: Names and values of the other compiler options.
     is_for_devices: Whether it is lowered for devices that are known. Exports
       for other platforms are not.
   """
@@ -135,6 +138,7 @@ class Lowering:
   option: str | None
   donated: tuple[bool, ...]
   num_devices: int
+  others: tuple[tuple[str, Any], ...]
   is_for_devices: bool
   _lower: Callable[[core.Jaxpr, str | None], Any]
 
@@ -285,6 +289,7 @@ def _lowering_door(original: Callable[..., Any]) -> Callable[..., Any]:
       option=option,
       donated=tuple(given["donated_invars"]),
       num_devices=_most_devices(given["in_shardings"]),
+      others=others,
       is_for_devices=given["lowering_platforms"] is None,
       _lower=lower,
     )
@@ -408,6 +413,29 @@ def is_jitted(fun: Any) -> bool:
   """Whether jax itself jitted a function, or something that traces as jax."""
   owner = getattr(getattr(fun, "trace", None), "__self__", None)
   return isinstance(owner, type(jax.jit(_most_devices)))
+
+
+def program_digest(lowered: Any) -> str:
+  """Returns a hash of what was lowered, the same in every process.
+
+  Lines and files of the source are left out; names of functions, shardings and
+  donation are not.
+  """
+  module = program(lowered)
+  digest = hashlib.sha256()
+  with module.context:
+    copy = module.operation.clone(ip=False)
+    passes = _passmanager.PassManager.parse("builtin.module(strip-debuginfo)")
+    passes.run(copy.operation)
+    copy.operation.write_bytecode(_Hashed(digest.update))
+  return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Hashed:
+  """A file of which only the hash is wanted."""
+
+  write: Callable[[bytes], None]
 
 
 def is_tracing() -> bool:

@@ -34,14 +34,9 @@ from jaxmem.compiler import (
 )
 from jaxmem.entry.policy import Policy
 from jaxmem.entry.records import CompileRecord, Records
+from jaxmem.entry.remembered import ProgramPlans
 from jaxmem.errors import InfeasibleError, PlanningError
-from jaxmem.planning import (
-  DecidedModules,
-  Decision,
-  LimitPlan,
-  PlannedModule,
-  Request,
-)
+from jaxmem.planning import Decision, LimitPlan, PlannedModule, Request
 from jaxmem.versions import pick
 
 
@@ -52,8 +47,8 @@ class _Asked:
   Attributes:
     policy: Whose program it is.
     request: What the planner is asked.
+    plans: Its answers; one may have been made when the program was lowered.
     function: The function's name; empty if it is to be read from the module's.
-    decided: The plan, where one was made when the program was lowered.
     planning_s: Wall seconds that this took.
     xla_bytes: Of the program by XLA's own plan, where versions were compared.
     is_rewritten: Whether another version than the written one is compiled.
@@ -61,8 +56,8 @@ class _Asked:
 
   policy: Policy
   request: Request
+  plans: ProgramPlans
   function: str = ""
-  decided: DecidedModules = dataclasses.field(default_factory=DecidedModules)
   planning_s: float = 0.0
   xla_bytes: int | None = None
   is_rewritten: bool = False
@@ -125,7 +120,7 @@ class _Compile:
       if assignment.program_bytes < min_bytes:
         self.why_not = f"smaller than {units.format_bytes(min_bytes)}"
         return module.to_bytes() if is_changed else None
-    self.planned = request.decide(module, platform, self.asked.decided)
+    self.planned = self.asked.plans.decide(module, platform)
     decision = self.planned.decision
     if not (decision.is_changed or self.asked.is_rewritten):
       self.why_not = "XLA's own order is kept"
@@ -168,6 +163,7 @@ class _Compile:
       planning_s=self.planning_s,
       total_s=total_s,
       why_not=self.why_not or ("" if self.planned else "not shown by XLA"),
+      is_remembered=self.asked.plans.is_remembered,
     )
 
 
@@ -241,7 +237,9 @@ class PlannedCompiles:
           f"{compiling.name} has a memory limit, but was not lowered for the"
           " devices that it is compiled for; lower it without platforms."
         )
-      asked = _Asked(policy=policy, request=Request(options=policy.options))
+      request = Request(options=policy.options)
+      plans = ProgramPlans(request)
+      asked = _Asked(policy=policy, request=request, plans=plans)
     return self._compile(compiling, asked)
 
   def _policy(self, lowering: jax_doors.Lowering) -> Policy | None:
@@ -268,7 +266,8 @@ class PlannedCompiles:
     program = jax_doors.program(as_written)
     key = id(program), policy.tag, limit_bytes
     if key not in self._picked:
-      jaxpr, asked = self._pick(step, policy, request, start)
+      plans = ProgramPlans.of(as_written, lowering, request)
+      jaxpr, asked = self._pick(step, policy, request, plans, start)
       self._picked[key] = jaxpr, f"{asked.tag}n{next(self._numbers)}", asked
       weakref.finalize(program, self._picked.pop, key, None)
     jaxpr, option, asked = self._picked[key]
@@ -284,36 +283,35 @@ class PlannedCompiles:
       del self._asked[option]
 
   def _pick(
-    self, step: LoweredStep, policy: Policy, request: Request, start: float
+    self,
+    step: LoweredStep,
+    policy: Policy,
+    request: Request,
+    plans: ProgramPlans,
+    start: float,
   ) -> tuple[core.Jaxpr, _Asked]:
     """Finds the version that fits, and what its compile is asked."""
     name = step.lowering.name
     try:
-      version, decided = pick(step, ScheduleCapture(request), request)
+      version = plans.recall(step)
+      if version is None:
+        schedules = ScheduleCapture(request)
+        version, decided = pick(step, schedules, request)
+        plans.picked(step, version, schedules.platform, decided)
     except Exception as error:
       seconds = time.perf_counter() - start
+      why_not = f"{type(error).__name__}: {error}".split(": the ")[0]
       self.records.add(
-        CompileRecord(
-          function=name,
-          xla_bytes=None,
-          planned_bytes=None,
-          limit_bytes=request.limit_bytes,
-          planning_s=seconds,
-          total_s=seconds,
-          why_not=f"{type(error).__name__}: {error}".split(": the ")[0],
-        )
+        CompileRecord.failed(name, request.limit_bytes, seconds, why_not)
       )
       if isinstance(error, InfeasibleError):
         raise
       raise PlanningError.under_limit(name, error) from error
-    known = DecidedModules()
-    if decided is not None:
-      known.add(decided)
     asked = _Asked(
       policy=policy,
       request=request,
+      plans=plans,
       function=name,
-      decided=known,
       planning_s=time.perf_counter() - start,
       xla_bytes=version.xla_bytes,
       is_rewritten=version.step is not step,
@@ -328,8 +326,9 @@ class PlannedCompiles:
     executable = None
     try:
       with self._shown(compile_):
-        executable = compiling.run(asked.tag)
+        executable = asked.plans.compiled(lambda: compiling.run(asked.tag))
       executable = self._kept(compiling, compile_, executable)
+      asked.plans.keep()
       return executable
     except jax.errors.JaxRuntimeError as error:
       if compile_.error is not None:
@@ -403,6 +402,7 @@ class PlannedCompiles:
     limit_bytes = compile_.asked.request.limit_bytes
     total_bytes = _program_bytes(memory)
     if limit_bytes is not None and total_bytes > limit_bytes:
+      compile_.asked.plans.forget()
       raise InfeasibleError(
         f"{compile_.function} was planned to fit memory_limit"
         f" {units.format_bytes(limit_bytes)}, but XLA made"

@@ -33,6 +33,7 @@ class CompileRecord:
     planning_s: Wall seconds of planning, compiles of versions included.
     total_s: Wall seconds of all, XLA's compile included.
     why_not: Why XLA's own plan runs; empty where a plan of jaxmem's does.
+    is_remembered: Whether the plan was made at an earlier start.
   """
 
   function: str
@@ -42,6 +43,22 @@ class CompileRecord:
   planning_s: float
   total_s: float
   why_not: str
+  is_remembered: bool = False
+
+  @classmethod
+  def failed(
+    cls, function: str, limit_bytes: int | None, seconds: float, why_not: str
+  ) -> CompileRecord:
+    """Returns the record of a program that was not even compiled."""
+    return cls(
+      function=function,
+      xla_bytes=None,
+      planned_bytes=None,
+      limit_bytes=limit_bytes,
+      planning_s=seconds,
+      total_s=seconds,
+      why_not=why_not,
+    )
 
 
 # Hears of each compile, with the module that was planned if one was.
@@ -123,5 +140,5 @@ def _cells(function: str, records: list[CompileRecord]) -> tuple[str, ...]:
     *("-" if size is None else units.format_bytes(size) for size in sizes),
     f"{planning_s:.2f} s",
     f"{total_s:.2f} s",
-    largest.why_not,
+    largest.why_not or ("remembered" if largest.is_remembered else ""),
   )

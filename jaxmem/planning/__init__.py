@@ -1,6 +1,10 @@
 """Decides what becomes of one scheduled module: its order, and edits of it."""
 
-from jaxmem.planning.decided import DecidedModule, DecidedModules
+from jaxmem.planning.decided import (
+  DecidedFields,
+  DecidedModule,
+  DecidedModules,
+)
 from jaxmem.planning.decision import (
   Decision,
   LimitPlan,
@@ -14,6 +18,7 @@ from jaxmem.planning.tuning import TUNING
 
 __all__ = [
   "TUNING",
+  "DecidedFields",
   "DecidedModule",
   "DecidedModules",
   "Decision",

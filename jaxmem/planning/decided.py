@@ -2,7 +2,8 @@
 
 A byte limit is planned for while the step is traced, on modules of compiles
 that end at the schedule. The module that runs comes of another compile; but for
-names it is the same.
+names it is the same, and so it is in the process that is started next: what was
+decided can be kept as plain fields.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import threading
 from jaxmem_hlo.module import Module
 from jaxmem_hlo.proto import hlo_pb2
 
-from jaxmem.errors import InfeasibleError
-from jaxmem.planning.decision import Decision
+from jaxmem.errors import InfeasibleError, NeededBuffer
+from jaxmem.planning.decision import Decision, LimitPlan
 
 # A plan is a list of ids. Where more modules wait, the first are planned anew.
 _MAX_WAITING = 8
@@ -47,6 +48,66 @@ class DecidedModule:
     return cls(fingerprint=_fingerprint(module, platform), outcome=outcome)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Infeasible:
+  """The fields of an `InfeasibleError`."""
+
+  message: str
+  smallest_bytes: int
+  lower_bound_bytes: int
+  buffers: tuple[NeededBuffer, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedFields:
+  """What planning a module for a limit led to, in fields of JSON's types.
+
+  Attributes:
+    fingerprint: The module's, in hexadecimal digits.
+    plan: The plan, if there is one.
+    error: Why there is none, otherwise.
+  """
+
+  fingerprint: str
+  plan: LimitPlan | None
+  error: _Infeasible | None
+
+  @classmethod
+  def of(cls, decided: DecidedModule) -> DecidedFields:
+    """Takes the fields of what was decided under a limit."""
+    fingerprint, outcome = decided.fingerprint.hex(), decided.outcome
+    if not isinstance(outcome, InfeasibleError):
+      assert isinstance(outcome, LimitPlan)
+      return cls(fingerprint=fingerprint, plan=outcome, error=None)
+    error = _Infeasible(
+      message=str(outcome),
+      smallest_bytes=outcome.smallest_bytes,
+      lower_bound_bytes=outcome.lower_bound_bytes,
+      buffers=outcome.buffers,
+    )
+    return cls(fingerprint=fingerprint, plan=None, error=error)
+
+  def decided(self) -> DecidedModule:
+    """Returns what was decided.
+
+    Raises:
+      ValueError: If the fields are not those of a decided module.
+    """
+    outcome: LimitPlan | InfeasibleError | None = self.plan
+    if self.error is not None:
+      outcome = InfeasibleError(
+        self.error.message,
+        smallest_bytes=self.error.smallest_bytes,
+        lower_bound_bytes=self.error.lower_bound_bytes,
+        buffers=self.error.buffers,
+      )
+    if outcome is None:
+      raise ValueError("Neither a plan nor an error.")
+    return DecidedModule(
+      fingerprint=bytes.fromhex(self.fingerprint), outcome=outcome
+    )
+
+
 class DecidedModules:
   """The latest modules that were planned under one request.
 
@@ -63,6 +124,14 @@ class DecidedModules:
       self._outcomes[decided.fingerprint] = decided.outcome
       while len(self._outcomes) > _MAX_WAITING:
         del self._outcomes[next(iter(self._outcomes))]
+
+  def all(self) -> tuple[DecidedModule, ...]:
+    """Returns what is kept, oldest first."""
+    with self._lock:
+      return tuple(
+        DecidedModule(fingerprint=fingerprint, outcome=outcome)
+        for fingerprint, outcome in self._outcomes.items()
+      )
 
   def find(self, module: Module, platform: str) -> Decision | None:
     """Returns the plan that was made for a module, if it is known.

@@ -4,6 +4,7 @@ from jaxmem.report import donation, layout, signature
 from jaxmem.report.frontier import Frontier, Point
 from jaxmem.report.plan import Plan, PlannedProgram
 from jaxmem.report.plan_data import Budget, HostTraffic, LimitShare, Status
+from jaxmem.report.plan_json import read_fields
 from jaxmem.report.plan_page import plan_html
 from jaxmem.report.progress import Progress
 from jaxmem.report.timeline import Table
@@ -22,5 +23,6 @@ __all__ = [
   "donation",
   "layout",
   "plan_html",
+  "read_fields",
   "signature",
 ]

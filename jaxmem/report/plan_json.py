@@ -1,5 +1,6 @@
 """A plan as JSON, and back: the type of every field is checked on the way."""
 
+import collections.abc
 import dataclasses
 import functools
 import json
@@ -39,7 +40,7 @@ def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
       or record.pop("format", None) != _FORMAT_NUMBER
     ):
       raise ValueError("it has no format number, or an unknown one")
-    return plan_class(**_read_fields(PlanData, record, ""))
+    return plan_class(**read_fields(PlanData, record))
   except (RecursionError, ValueError) as error:
     raise ValueError(
       f"Not a plan written by Plan.to_json: {error}. Write it anew with this"
@@ -51,10 +52,19 @@ def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
 _declared_types = functools.cache(typing.get_type_hints)
 
 
-def _read_fields(
-  dataclass: type, record: dict[str, Any], path: str
+def read_fields(
+  dataclass: type, record: dict[str, Any], path: str = ""
 ) -> dict[str, Any]:
-  """Returns the values of a dataclass's fields, all of which must be there."""
+  """Returns the values of a dataclass's fields, all of which must be there.
+
+  Args:
+    dataclass: Its fields are of the types that `_read` knows.
+    record: What JSON holds: `dataclasses.asdict` of an instance.
+    path: Of the record within what is read, for errors.
+
+  Raises:
+    ValueError: If a field is missing, unknown, or of another type.
+  """
   declared = _declared_types(dataclass)
   prefix = f"{path}." if path else ""
   for name in sorted(declared.keys() ^ record.keys()):
@@ -70,8 +80,9 @@ def _read(declared: Any, value: Any, path: str) -> Any:
   """Returns what JSON holds as the type that a field declares.
 
   Args:
-    declared: The type: a dataclass, tuple[T, ...], dict[str, T], a literal, a
-      plain type, or a union of one of these with None, or of plain types.
+    declared: The type: a dataclass, tuple[T, ...], dict or Mapping of str or
+      int to T, a literal, a plain type, or a union of one of these with None,
+      or of plain types.
     value: What JSON holds.
     path: Of the field: "before.buffers[3].name".
 
@@ -81,16 +92,19 @@ def _read(declared: Any, value: Any, path: str) -> Any:
   if dataclasses.is_dataclass(declared):
     assert isinstance(declared, type)
     record = _checked((dict,), value, path)
-    return declared(**_read_fields(declared, record, path))
+    return declared(**read_fields(declared, record, path))
   origin, args = typing.get_origin(declared), typing.get_args(declared)
   if origin is tuple:
     item_type, _ = args  # tuple[item_type, ...]
     items = enumerate(_checked((list,), value, path))
     return tuple(_read(item_type, item, f"{path}[{i}]") for i, item in items)
-  if origin is dict:
-    _, item_type = args
+  if origin in (dict, collections.abc.Mapping):
+    key_type, item_type = args  # JSON has strings only.
     items = _checked((dict,), value, path).items()
-    return {key: _read(item_type, item, f"{path}.{key}") for key, item in items}
+    return {
+      key_type(key): _read(item_type, item, f"{path}.{key}")
+      for key, item in items
+    }
   if origin is typing.Literal:
     if value not in args:
       raise ValueError(f"{path} must be one of {args}, got {value!r}")

@@ -14,6 +14,7 @@ where drops d and works w are 0 or 1, and triggers are drops and works.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
@@ -129,6 +130,37 @@ def choose(
   solver = _solve(model, max_deterministic_time)
   chosen = [bool(solver and solver.boolean_value(drop)) for drop in drops]
   return tuple(index for index, is_chosen in enumerate(chosen) if is_chosen)
+
+
+class Chooser:
+  """Chooses drops for one problem after another.
+
+  Args:
+    known: The drops of the first problems, if they were chosen before; they are
+      not chosen again.
+
+  Attributes:
+    answers: The drops of all problems so far.
+  """
+
+  def __init__(self, known: Sequence[tuple[int, ...]] = ()):
+    self.answers: list[tuple[int, ...]] = []
+    self._known = known
+
+  def drops(
+    self,
+    problem: DropProblem,
+    save_bytes: int | None,
+    max_deterministic_time: float = _MAX_DETERMINISTIC_TIME,
+  ) -> tuple[int, ...]:
+    """Returns the drops that `choose` chooses."""
+    number = len(self.answers)
+    if number < len(self._known):
+      drops = self._known[number]
+    else:
+      drops = choose(problem, save_bytes, max_deterministic_time)
+    self.answers.append(drops)
+    return drops
 
 
 def _solve(

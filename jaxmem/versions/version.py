@@ -10,11 +10,42 @@ blocks are recomputed (`versions.blocks`).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from jaxmem.compiler import Step
 from jaxmem.cost import Device
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+  """How a version was made of a step, to make it again without any search.
+
+  Attributes:
+    choice: How blocks are recomputed; None for not at all.
+    answers: What was chosen to be dropped on the way; empty for the step as it
+      is written, and where blocks keep nothing.
+  """
+
+  choice: blocks.BlockChoice | None
+  answers: tuple[tuple[int, ...], ...]
+
+  def follow(self, step: Step, device: Device) -> Version:
+    """Makes the version again.
+
+    Args:
+      step: The step as it is written.
+      device: The device planned for.
+    """
+    if self.choice is not None:
+      recomputed = blocks.BlockStep(step.jaxpr).recompute(
+        self.choice, device.rates, self.answers
+      )
+      return recomputing_blocks(step, self.choice, recomputed)
+    if self.answers:
+      return stacking_less(step, "all", device, self.answers)
+    return Version(step=step)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +60,7 @@ class Version:
     extra_s: Estimated seconds that the step takes more; negative where storing
       took longer than making them again.
     dropped: Names of those that loops do not stack.
+    answers: What was chosen on the way; see `Recipe`.
     xla_bytes: Of the whole program by XLA's own plan of the step as it is
       written, as predicted; None where nothing was compared.
   """
@@ -39,11 +71,29 @@ class Version:
   saved_bytes: int = 0
   extra_s: float = 0.0
   dropped: tuple[str, ...] = ()
+  answers: tuple[tuple[int, ...], ...] = ()
   xla_bytes: int | None = None
 
+  @property
+  def recipe(self) -> Recipe:
+    """How to make it again."""
+    return Recipe(choice=self.choice, answers=self.answers)
 
-def stacking_less(step: Step, save_bytes: SaveBytes, device: Device) -> Version:
-  """Returns the version of a step whose loops stack so much less."""
+
+def stacking_less(
+  step: Step,
+  save_bytes: SaveBytes,
+  device: Device,
+  known: Sequence[tuple[int, ...]] = (),
+) -> Version:
+  """Returns the version of a step whose loops stack so much less.
+
+  Args:
+    step: The step as it is written.
+    save_bytes: What loops do not stack, as `scan.rewrite_step` takes it.
+    device: The device planned for.
+    known: What was chosen before, likewise.
+  """
   rewritten = scan.rewrite_step(
     step.jaxpr,
     save_bytes,
@@ -51,12 +101,14 @@ def stacking_less(step: Step, save_bytes: SaveBytes, device: Device) -> Version:
     # On CPU the results of a step do not change by a bit. A GPU may choose
     # other kernels anyway, and memory traffic is what its time goes to.
     keep_bits=device.platform == "cpu",
+    known=known,
   )
   return Version(
     step=step.with_jaxpr(rewritten.closed_jaxpr),
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes,
     dropped=rewritten.dropped,
+    answers=rewritten.answers,
   )
 
 
@@ -71,4 +123,5 @@ def recomputing_blocks(
     choice=choice,
     num_residuals=recomputed.num_dropped,
     saved_bytes=recomputed.dropped_bytes,
+    answers=recomputed.answers,
   )

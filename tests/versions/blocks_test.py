@@ -24,6 +24,7 @@ from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
 from jaxmem.versions.blocks.recipe import make_groups, make_recipe
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
+from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import Values, num_bytes
 
 _RATES = cost.for_target("h200")
@@ -231,7 +232,7 @@ class KeepTest(parameterized.TestCase):
   def test_the_best_of_all_sets_is_kept(self, name):
     values = _values(name)
     groups = make_groups(values, find_blocks(values), 99)[:2]
-    full = choose_kept(groups, 2**40, _RATES)
+    full = choose_kept(groups, 2**40, _RATES, Chooser())
     candidates = sorted(full, key=values.definers.__getitem__)[:8]
     self.assertNotEmpty(candidates)
 
@@ -246,7 +247,7 @@ class KeepTest(parameterized.TestCase):
 
     for share in (0.3, 0.6):
       room = int(share * sum(num_bytes(v) for v in full))
-      kept = choose_kept(groups, room, _RATES)
+      kept = choose_kept(groups, room, _RATES, Chooser())
       self.assertLessEqual(sum(num_bytes(v) for v in kept), room)
       for number in range(len(candidates) + 1):
         for other in itertools.combinations(candidates, number):
@@ -273,7 +274,7 @@ class KeepTest(parameterized.TestCase):
     # scale, which is made of x, and tanh(...) from the first product and b.
     values = _values("chain")
     group = make_groups(values, find_blocks(values), 99)[1]
-    kept = choose_kept((group,), 2**40, _RATES)
+    kept = choose_kept((group,), 2**40, _RATES, Chooser())
     recipe = make_recipe(group, kept)
     assert recipe is not None
     rows, width = blocks_cases.NUM_ROWS, blocks_cases.WIDTH

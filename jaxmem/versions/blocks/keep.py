@@ -16,7 +16,7 @@ from jaxmem.cost import Rates
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES
 from jaxmem.versions.blocks.recipe import Group, Recipe
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
-from jaxmem.versions.knapsack import Drop, DropProblem, Need, Work, choose
+from jaxmem.versions.knapsack import Chooser, Drop, DropProblem, Need, Work
 from jaxmem.versions.values import num_bytes, operands, walk
 
 # Blocks are alike, so that proofs that a choice is the best can take long.
@@ -30,7 +30,7 @@ _HEAVY = frozenset(
 
 
 def choose_kept(
-  groups: Sequence[Group], keep_bytes: int, rates: Rates
+  groups: Sequence[Group], keep_bytes: int, rates: Rates, chooser: Chooser
 ) -> frozenset[core.Var]:
   """Chooses what stays: at most so many bytes, as if all were live together."""
   if keep_bytes <= 0:
@@ -38,7 +38,7 @@ def choose_kept(
   candidates = [v for g in groups for v in g.needs if _is_heavy(g, v)]
   problem = _problem(groups, candidates, rates)
   save_bytes = sum(drop.size_bytes for drop in problem.drops) - keep_bytes
-  dropped = choose(problem, save_bytes, _MAX_DETERMINISTIC_TIME)
+  dropped = chooser.drops(problem, save_bytes, _MAX_DETERMINISTIC_TIME)
   return frozenset(candidates) - {candidates[drop] for drop in dropped}
 
 

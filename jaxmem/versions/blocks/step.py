@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from jax.extend import core
 
@@ -18,6 +18,7 @@ from jaxmem.versions.blocks.recipe import (
   make_recipe,
 )
 from jaxmem.versions.blocks.rewrite import rewrite
+from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import Values, num_bytes
 
 
@@ -60,7 +61,8 @@ class Recomputed:
     again_s: Estimated seconds of the products and other heavy equations that
       run again.
     fused_s: Estimated seconds of the kernels between them; see `blocks.fused`.
-    rewrite: Writes the step anew.
+    answers: What was chosen to be kept, to be done again without choosing.
+    rewrite: Returns the step, written anew; the same at each call.
   """
 
   num_dropped: int
@@ -68,6 +70,7 @@ class Recomputed:
   kept_bytes: int
   again_s: float
   fused_s: float
+  answers: tuple[tuple[int, ...], ...]
   rewrite: Callable[[], core.Jaxpr] = dataclasses.field(
     repr=False, compare=False
   )
@@ -103,12 +106,18 @@ class BlockStep:
     }
     self.blocks = self._describe()
 
-  def recompute(self, choice: BlockChoice, rates: Rates) -> Recomputed:
+  def recompute(
+    self,
+    choice: BlockChoice,
+    rates: Rates,
+    known: Sequence[tuple[int, ...]] = (),
+  ) -> Recomputed:
     """Lets the backward pass of the step recompute blocks of its forward pass.
 
     Args:
       choice: How.
       rates: Of the device that will run the step; they decide what is kept.
+      known: The answers of another process, for the same step and rates.
 
     Returns:
       The step, with equal results; unchanged where it has no blocks.
@@ -118,11 +127,12 @@ class BlockStep:
     """
     if choice.num_groups < 1:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
+    chooser = Chooser(known)
     recipes: dict[BlockStep, list[Recipe]] = {}
     kept, dropped, again_s, fused_s = [], [], [], []
     for step in self._with_blocks():
       groups = make_groups(step._values, step._blocks, choice.num_groups)
-      stays = choose_kept(groups, choice.keep_bytes, rates)
+      stays = choose_kept(groups, choice.keep_bytes, rates, chooser)
       made = [r for group in groups if (r := make_recipe(group, stays))]
       recipes[step] = made
       kept += stays
@@ -135,7 +145,10 @@ class BlockStep:
       kept_bytes=sum(num_bytes(v) for v in kept),
       again_s=sum(again_s),
       fused_s=sum(fused_s),
-      rewrite=lambda: self._rewritten(recipes) if dropped else self._given,
+      answers=tuple(chooser.answers),
+      rewrite=functools.cache(
+        lambda: self._rewritten(recipes) if dropped else self._given
+      ),
     )
 
   def _with_blocks(self) -> Iterator["BlockStep"]:

@@ -1,12 +1,13 @@
 """Drops residuals of the loops of a step: what to call."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from jax.extend import core
 
 from jaxmem.cost import Rates
-from jaxmem.versions.knapsack import choose
+from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.scan.levels import make_level
 from jaxmem.versions.scan.problem import make_problem
 from jaxmem.versions.scan.rewrite import rewrite_level
@@ -27,11 +28,13 @@ class Rewritten:
     saved_bytes: Estimate of what is saved, stacks that had to be added
       deducted. It adds what may not be live at once, such as loops one after
       the other.
+    answers: What was chosen, to be done again without choosing.
   """
 
   closed_jaxpr: core.Jaxpr
   dropped: tuple[str, ...]
   saved_bytes: int
+  answers: tuple[tuple[int, ...], ...] = ()
 
 
 def droppable_bytes(closed_jaxpr: core.Jaxpr) -> int:
@@ -49,6 +52,7 @@ def rewrite_step(
   rates: Rates,
   *,
   keep_bits: bool = True,
+  known: Sequence[tuple[int, ...]] = (),
 ) -> Rewritten:
   """Drops stacked residuals; the backward loops recompute them.
 
@@ -62,16 +66,19 @@ def rewrite_step(
       reads them, and from simplifying across. That takes time, since each is
       written to memory; without, the last bits of gradients may differ, as with
       `jax.checkpoint`.
+    known: The answers of another process, for the same step and rates.
 
   Returns:
     The step, with equal results.
   """
   remaining = None if save_bytes == "all" else save_bytes
   result = Rewritten(closed_jaxpr=closed_jaxpr, dropped=(), saved_bytes=0)
+  chooser = Chooser(known)
   for _ in range(_MAX_ROUNDS):
     level = make_level(result.closed_jaxpr)
     problem = make_problem(level, rates, is_fused=not keep_bits)
-    names = tuple(problem.drops[d].name for d in choose(problem, remaining))
+    drops = chooser.drops(problem, remaining)
+    names = tuple(problem.drops[drop].name for drop in drops)
     if not names:
       break
     changed, saved_bytes = rewrite_level(level, names, keep_bits=keep_bits)
@@ -82,4 +89,4 @@ def rewrite_step(
     )
     if remaining is not None:
       remaining -= saved_bytes
-  return result
+  return dataclasses.replace(result, answers=tuple(chooser.answers))
