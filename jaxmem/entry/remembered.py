@@ -25,8 +25,7 @@ import jaxmem_hlo
 import ortools
 from jaxmem_hlo.module import Module
 
-from jaxmem.compiler import jax_doors
-from jaxmem.entry.lowered_step import LoweredStep
+from jaxmem.compiler import LoweredStep, jax_doors
 from jaxmem.entry.plan_store import PlanStore
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
