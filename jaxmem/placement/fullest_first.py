@@ -53,8 +53,7 @@ def decode(
     Offsets, int64 `[num_buffers]`, in units.
   """
   # Between equal ones the largest is next, or the longest.
-  widths = table.ends - table.starts
-  key = widths if rule == "centre" else table.highs
+  key = table.ends - table.starts if rule == "centre" else table.highs
   order = np.argsort(-key, kind="stable")
   starts, ends = table.starts[order], table.ends[order]
   rows = np.stack([order, starts, ends, table.highs[order]], axis=1).tolist()
