@@ -114,12 +114,8 @@ def with_jaxpr(
     traced: From `jax.jit(fun, ...).trace(...)`.
     jaxpr: With the inputs and outputs of the function's own.
   """
-  return _with_params(traced, jaxpr=jaxpr)
-
-
-def _with_params(traced: Any, **params: Any) -> jax.stages.Traced:
-  changed = copy.copy(traced)
-  changed._params = {**traced._params, **params}
+  changed: Any = copy.copy(traced)
+  changed._params = {**changed._params, "jaxpr": jaxpr}
   # These were derived from the parameters that changed.
   changed._lojax = None
   changed._closure_converted = None

@@ -11,9 +11,9 @@ independently.
 chooses what goes into pools of limited capacity.
 """
 
-from jaxmem.placement.best_fit import try_by_size
 from jaxmem.placement.check_placement import validate
 from jaxmem.placement.csv_format import from_csv, places_from_csv, to_csv
+from jaxmem.placement.heaps import nested, try_by_size, try_xla_heap
 from jaxmem.placement.late_reuse import late_reuse
 from jaxmem.placement.lowest_floor import try_floors
 from jaxmem.placement.pools import (
@@ -30,10 +30,8 @@ from jaxmem.placement.problem import (
   Problem,
   Solution,
 )
-from jaxmem.placement.pyramid import nested
 from jaxmem.placement.search import PlacementSearch, place_by
 from jaxmem.placement.table import Table
-from jaxmem.placement.xla import try_xla_heap
 
 __all__ = [
   "Buffer",

@@ -79,9 +79,7 @@ def _read(
   has_pools = "pool" in columns
   buffers: list[Buffer] = []
   places: list[Place | None] = []
-  for fields in reader:
-    if not fields:
-      continue
+  for fields in filter(None, reader):
     try:
       if len(fields) != len(columns):
         raise ValueError(f"expected {len(columns)} fields, got {len(fields)}.")
@@ -143,29 +141,25 @@ def _columns(header: list[str]) -> tuple[list[str], bool]:
   for name in _REQUIRED:
     if name not in columns:
       raise ValueError(f"line 1: column {name!r} is missing, got {found}.")
+  known = ", ".join((*_REQUIRED, *_OPTIONAL))
   for i, name in enumerate(columns):
     if name not in (*_REQUIRED, *_OPTIONAL):
-      raise ValueError(
-        f"line 1: unknown column {name!r}; known are"
-        f" {', '.join((*_REQUIRED, *_OPTIONAL))}."
-      )
+      raise ValueError(f"line 1: unknown column {name!r}; known are {known}.")
     if name in columns[:i]:
       raise ValueError(f"line 1: column {name!r} is there twice.")
   return columns, "end" in found
 
 
 def _buffer(row: dict[str, str], inclusive: bool) -> Buffer:
-  upper = _integer(row, "upper")
+  gaps = row.get("gaps", "").split()
   return Buffer(
     name=row["id"],
     size_bytes=_integer(row, "size"),
     lower=_integer(row, "lower"),
-    upper=upper + 1 if inclusive else upper,
+    upper=_integer(row, "upper") + inclusive,
     alignment_bytes=_integer(row, "alignment") if row.get("alignment") else 1,
     offset_bytes=_integer(row, "offset") if row.get("offset") else None,
-    gaps=tuple(
-      _gap(part, inclusive) for part in row.get("gaps", "").split(" ") if part
-    ),
+    gaps=tuple(_gap(part, inclusive) for part in gaps),
     hint_bytes=_integer(row, "hint") if row.get("hint") else None,
     outside_cost=_integer(row, "cost") if row.get("cost") else None,
   )
@@ -201,7 +195,7 @@ def _gap(text: str, inclusive: bool) -> Gap:
     )
   lower, upper = int(match[1]), int(match[2])
   window = None if match[3] is None else (int(match[3]), int(match[4]))
-  return Gap(lower, upper + 1 if inclusive else upper, window)
+  return Gap(lower, upper + inclusive, window)
 
 
 def _gap_text(gap: Gap) -> str:

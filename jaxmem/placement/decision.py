@@ -22,13 +22,12 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from jaxmem.placement.fit import Shelf
-from jaxmem.placement.orders import static_orders
 from jaxmem.placement.problem import Problem
 from jaxmem.placement.table import Table
 from jaxmem.solver import cpsat
 
 # Above, building the model takes longer than it could be worth.
-MAX_ENTRIES = 1_000_000
+_MAX_ENTRIES = 1_000_000
 # CP-SAT wants room in 64 bits for the sums that it makes.
 _MAX_HEIGHT = 1 << 50
 # Deterministic time of an order's first turn, and how much longer each of its
@@ -65,20 +64,15 @@ class Answer(NamedTuple):
   cost: int
 
 
-def num_entries(table: Table) -> int:
-  """Returns how many pieces all no-overlap constraints have together."""
-  change = np.zeros(table.num_sections + 1, np.int64)
-  np.add.at(change, table.starts, 1)
-  np.add.at(change, table.ends, -1)
-  return int(np.cumsum(change)[table.maximal_sections()].sum())
-
-
 def is_tractable(table: Table) -> bool:
   """Whether the model is small enough to be worth it."""
   total = table.sizes_bytes.sum() + table.fixed.max(initial=0) * table.unit
-  return (
-    int(total) // table.unit < _MAX_HEIGHT and num_entries(table) <= MAX_ENTRIES
-  )
+  sections = table.maximal_sections()
+  # How many pieces all no-overlap constraints have together.
+  entries = np.searchsorted(sections, table.ends)
+  entries -= np.searchsorted(sections, table.starts)
+  is_low = int(total) // table.unit < _MAX_HEIGHT
+  return is_low and int(entries.sum()) <= _MAX_ENTRIES
 
 
 class DecisionModel:
@@ -93,8 +87,8 @@ class DecisionModel:
   def __init__(self, table: Table, height_bytes: int):
     self._table = table
     self._model = cp_model.CpModel()
-    self._offsets = self._add_offsets(table.limits(height_bytes))
-    self._add_alignments()
+    self._offsets: dict[int, cp_model.IntVar] = {}
+    self._add_offsets(table.limits(height_bytes))
     self._add_no_overlaps()
 
   def solve(self, order: np.ndarray | None, max_work: float) -> Answer:
@@ -125,17 +119,16 @@ class DecisionModel:
     work, cost = response.deterministic_time, response.num_integer_propagations
     if status not in ("optimal", "feasible"):
       return Answer(status, None, work, cost)
-    return Answer(status, self._convert_to_offsets(solver), work, cost)
+    offsets = np.maximum(self._table.fixed, 0)
+    for i, variable in self._offsets.items():
+      offsets[i] = solver.value(variable)
+    return Answer(status, offsets, work, cost)
 
-  def _add_offsets(self, limits: np.ndarray) -> dict[int, cp_model.IntVar]:
-    offsets = {}
+  def _add_offsets(self, limits: np.ndarray) -> None:
     for i in np.unique(self._table.owners).tolist():
       fixed = int(self._table.fixed[i])
       low, high = (fixed, fixed) if fixed >= 0 else (0, int(limits[i]))
-      offsets[i] = self._model.new_int_var(low, high, "")
-    return offsets
-
-  def _add_alignments(self) -> None:
+      self._offsets[i] = self._model.new_int_var(low, high, "")
     for i, offset in self._offsets.items():
       alignment = int(self._table.alignments[i])
       if alignment > 1:
@@ -145,29 +138,16 @@ class DecisionModel:
   def _add_no_overlaps(self) -> None:
     """Equations 6 and 7, for all buffers of a section at once."""
     table = self._table
+    rows = np.stack([table.owners, table.lows, table.highs], axis=1).tolist()
     intervals = [
       self._model.new_fixed_size_interval_var(
         self._offsets[owner] + low, high - low, ""
       )
-      for owner, low, high in zip(
-        table.owners.tolist(),
-        table.lows.tolist(),
-        table.highs.tolist(),
-        strict=True,
-      )
+      for owner, low, high in rows
     ]
-    for section in table.maximal_sections().tolist():
-      live = (table.starts <= section) & (table.ends > section)
-      pieces = np.flatnonzero(live).tolist()
+    for pieces in table.cliques():
       if len(pieces) > 1:
         self._model.add_no_overlap([intervals[p] for p in pieces])
-
-  def _convert_to_offsets(self, solver: cp_model.CpSolver) -> np.ndarray:
-    fixed = self._table.fixed
-    offsets = np.where(fixed < 0, 0, fixed)
-    for i, variable in self._offsets.items():
-      offsets[i] = solver.value(variable)
-    return offsets
 
 
 def decide(table: Table, height_bytes: int, max_work: float) -> Answer:
@@ -216,7 +196,7 @@ def fill(
   shelf = Shelf(table)
   for buffer, offset in zip(placed, offsets.tolist(), strict=True):
     shelf.put(buffer, offset)
-  rest = static_orders(table)["size"]
+  rest = table.static_orders["size"]
   return shelf.place(rest[~np.isin(rest, placed)].tolist(), "first")
 
 
@@ -247,7 +227,7 @@ def _decide_all(table: Table, height_bytes: int, max_work: float) -> Answer:
 
 def _orders(table: Table) -> Iterator[np.ndarray | None]:
   """Yields the static orders, CP-SAT's own, and random mixtures."""
-  orders = static_orders(table)
+  orders = table.static_orders
   is_small = table.num_buffers <= _FEW_BUFFERS
   yield from [None, *orders.values()] if is_small else [*orders.values(), None]
   rank = np.argsort(np.stack(list(orders.values())), axis=1)

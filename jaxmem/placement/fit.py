@@ -24,10 +24,8 @@ class Shelf:
 
   def __init__(self, table: Table):
     self._table = table
-    self.offsets = np.zeros(table.num_buffers, np.int64)
-    self._placed = np.zeros(len(table.owners), bool)
-    for buffer in np.flatnonzero(table.fixed >= 0).tolist():
-      self.put(buffer, int(table.fixed[buffer]))
+    self.offsets = np.maximum(table.fixed, 0)
+    self._placed = table.fixed[table.owners] >= 0
 
   def put(self, buffer: int, offset: int) -> None:
     """Places a buffer, in units."""
@@ -36,11 +34,7 @@ class Shelf:
     self._placed[pieces.start : pieces.stop] = True
 
   def place(self, order: Iterable[int], fit: Fit) -> np.ndarray:
-    """Places the buffers of an order that are not fixed.
-
-    Returns:
-      `offsets`.
-    """
+    """Places the buffers of an order that are not fixed; returns `offsets`."""
     for buffer in order:
       if self._table.fixed[buffer] < 0:
         self.put(buffer, self.find(buffer, fit))
@@ -48,31 +42,30 @@ class Shelf:
 
   def find(self, buffer: int, fit: Fit) -> int:
     """Returns the lowest offset, or the one in the smallest gap that fits."""
-    lows, highs = self._forbidden(buffer)
     alignment = int(self._table.alignments[buffer])
-    order = np.argsort(lows, kind="stable")
-    tops = np.maximum.accumulate(np.append(0, highs[order]))
+    ranges = self.forbidden(buffer)
+    lows, highs = ranges[:, np.argsort(ranges[0], kind="stable")]
+    tops = np.maximum.accumulate(np.append(0, highs))
     tops = -(-tops // alignment) * alignment
-    rooms = lows[order] - tops[:-1]
+    rooms = lows - tops[:-1]
     fits = np.flatnonzero(rooms >= 0)
     if not len(fits):
       return int(tops[-1])
-    chosen = fits[0] if fit == "first" else fits[np.argmin(rooms[fits])]
-    return int(tops[chosen])
+    return int(tops[fits[0] if fit == "first" else fits[rooms[fits].argmin()]])
 
-  def _forbidden(self, buffer: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns open ranges in which the buffer's offset cannot be.
+  def forbidden(self, buffer: int) -> np.ndarray:
+    """Returns open ranges in which the buffer's offset cannot be, `[2, num]`.
 
     A piece meets a placed one if it begins below its top and ends above its
     bottom; ranges that end at or below zero say nothing.
     """
     table = self._table
-    all_lows, all_highs = [], []
+    found = []
     for piece in table.pieces_of(buffer):
-      meets = self._placed & (table.starts < table.ends[piece])
-      others = np.flatnonzero(meets & (table.ends > table.starts[piece]))
+      others = np.flatnonzero(self._placed & table.meets(piece))
       base = self.offsets[table.owners[others]]
-      all_lows.append(base + table.lows[others] - table.highs[piece])
-      all_highs.append(base + table.highs[others] - table.lows[piece])
-    lows, highs = np.concatenate(all_lows), np.concatenate(all_highs)
-    return lows[highs > 0], highs[highs > 0]
+      lows = base + table.lows[others] - table.highs[piece]
+      highs = base + table.highs[others] - table.lows[piece]
+      found.append(np.stack([lows, highs]))
+    ranges = np.concatenate(found, axis=1)
+    return ranges[:, ranges[1] > 0]

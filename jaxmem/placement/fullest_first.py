@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -19,16 +19,7 @@ from jaxmem.placement.search import PlacementSearch
 from jaxmem.placement.table import Table
 
 Rule = Literal["remaining", "width", "start", "centre", "end", "area"]
-RULES: tuple[Rule, ...] = (
-  "remaining",
-  "width",
-  "start",
-  "centre",
-  "end",
-  "area",
-)
-# What is compared of buffers, given by their indices, in a section.
-_Preference = Callable[[np.ndarray, int], np.ndarray]
+RULES: tuple[Rule, ...] = get_args(Rule)
 
 # Buffers placed in all decodes together, about half a second, and the number of
 # decodes that this allows.
@@ -40,73 +31,42 @@ _SHAKE = 0.02
 _SECTION_BOOST = 0.003
 
 
-def is_possible(table: Table) -> bool:
-  """Whether all buffers are free, whole, and may begin at any unit."""
-  return (
-    table.has_one_piece_each
-    and bool((table.fixed < 0).all())
-    and bool(table.alignments.max(initial=1) < 2)
-  )
-
-
 def decode(
   table: Table,
   goal: int,
   rule: Rule = "remaining",
-  *,
-  factors: np.ndarray | None = None,
-  weights: np.ndarray | None = None,
+  factors: np.ndarray | float = 1.0,
+  weights: np.ndarray | float = 1.0,
 ) -> np.ndarray:
   """Places all buffers.
 
   Args:
-    table: The problem; `is_possible`.
+    table: The problem; `is_plain`.
     goal: Height to stay below, in units.
     rule: What a section prefers: the buffer that lives longest from there on or
       at all, begins first, is central to the section, ends last, or is largest
       in space and time.
-    factors: float `[num_buffers]`, multiply what the rule compares.
-    weights: float `[num_sections]`, multiply what is still to be placed.
+    factors: `[num_buffers]`, multiply what the rule compares.
+    weights: `[num_sections]`, multiply what is still to be placed.
 
   Returns:
     Offsets, int64 `[num_buffers]`, in units.
   """
   # Between equal ones the largest is next, or the longest.
-  widths = table.ends - table.starts
-  key = widths if rule == "centre" else table.highs
+  key = table.ends - table.starts if rule == "centre" else table.highs
   order = np.argsort(-key, kind="stable")
   starts, ends = table.starts[order], table.ends[order]
-  sizes = table.highs[order]
-  factor = np.ones(len(order)) if factors is None else factors[order]
-  weight = np.ones(table.num_sections) if weights is None else weights
-  offsets = np.zeros(table.num_buffers, np.int64)
-  offsets[order] = _place_in_turn(
-    (starts, ends, sizes),
-    table.live,
-    goal,
-    weight,
-    _preference(rule, starts, ends, sizes, factor),
-  )
-  return offsets
-
-
-def _place_in_turn(
-  buffers: tuple[np.ndarray, np.ndarray, np.ndarray],
-  live: np.ndarray,
-  goal: int,
-  weight: np.ndarray,
-  preference: _Preference,
-) -> np.ndarray:
-  """Returns the offsets of buffers given by starts, ends and sizes."""
-  starts, ends, _ = buffers
-  rows = list(zip(*(column.tolist() for column in buffers), strict=True))
-  floors = np.zeros(len(rows), np.int64)
-  skyline = np.zeros(len(live), np.int64)
-  rest = live.copy()
-  urgency = rest * weight
+  rows = np.stack([order, starts, ends, table.highs[order]], axis=1).tolist()
+  factors = np.broadcast_to(factors, len(order))[order]
+  prefer = _preference(rule, starts, ends, table.highs[order], factors)
+  weights = np.broadcast_to(weights, table.num_sections)
+  floors = np.zeros(len(order), np.int64)
+  skyline = np.zeros(table.num_sections, np.int64)
+  rest = table.live.copy()
+  urgency = rest * weights
   # One past the last section, or -1 once placed.
   open_ends = ends.copy()
-  placed = np.zeros(len(rows), np.int64)
+  offsets = np.zeros(len(order), np.int64)
   for _ in rows:
     section = int(urgency.argmax())
     here = ((starts <= section) & (open_ends > section)).nonzero()[0]
@@ -115,18 +75,22 @@ def _place_in_turn(
     here = here[lowest == floor]
     skyline[section] = floor
     if len(here) > 1:
-      here = _safest(
-        here, starts[here], ends[here], section, floor, skyline, rest, goal
-      )
-    i = int(here[preference(here, section).argmax()])
-    start, end, size = rows[i]
-    placed[i], top = floor, floor + size
+      low, high = int(starts[here].min()), int(ends[here].max())
+      # What is to come must lie above `floor` where one of these covers it.
+      lifted = rest[low:high] + (floor - goal)
+      excess = np.where(skyline[low:high] < floor, np.maximum(lifted, 0), 0)
+      if excess.any():
+        covered = starts[here] - low, ends[here] - low
+        here = here[_are_safest(*covered, section - low, excess)]
+    i = int(here[prefer(here, section).argmax()])
+    buffer, start, end, size = rows[i]
+    offsets[buffer], top = floor, floor + size
     open_ends[i] = -1
     skyline[start:end] = top
     rest[start:end] -= size
-    urgency[start:end] = rest[start:end] * weight[start:end]
+    urgency[start:end] = rest[start:end] * weights[start:end]
     floors[(starts < end) & (open_ends > start) & (floors < top)] = top
-  return placed
+  return offsets
 
 
 def _preference(
@@ -134,61 +98,43 @@ def _preference(
   starts: np.ndarray,
   ends: np.ndarray,
   sizes: np.ndarray,
-  factor: np.ndarray,
-) -> _Preference:
+  factors: np.ndarray,
+) -> Callable[[np.ndarray, int], np.ndarray]:
   """Returns what a rule compares of some buffers in a section."""
   if rule == "remaining":
-    return lambda here, section: (ends[here] - section) * factor[here]
+    return lambda here, section: (ends[here] - section) * factors[here]
   if rule == "centre":
     return lambda here, section: (
-      np.minimum(ends[here] - section, section - starts[here]) * factor[here]
+      np.minimum(ends[here] - section, section - starts[here]) * factors[here]
     )
-  keys = {
-    "width": ends - starts,
-    "start": -starts,
-    "end": ends,
-    "area": (ends - starts) * sizes.astype(float),
-  }[rule]
-  keys = keys * factor
-  return lambda here, section: keys[here]
+  widths = ends - starts
+  area = widths * sizes.astype(float)
+  keys = {"width": widths, "start": -starts, "end": ends, "area": area}
+  compared = keys[rule] * factors
+  return lambda here, section: compared[here]
 
 
-def _safest(
-  here: np.ndarray,
-  starts: np.ndarray,
-  ends: np.ndarray,
-  section: int,
-  floor: int,
-  skyline: np.ndarray,
-  rest: np.ndarray,
-  goal: int,
+def _are_safest(
+  starts: np.ndarray, ends: np.ndarray, section: int, excess: np.ndarray
 ) -> np.ndarray:
-  """Returns the buffers that lift what is to come least above the goal.
+  """Returns which buffers lift what is to come least above the goal.
 
-  All lie on `floor` and live in `section`. In another section that one of them
-  covers, all that is to come must then lie above `floor`.
+  All are live in `section`. `excess` is how far above the goal the rest of a
+  section ends if one of them covers it.
   """
-  low, high = int(starts.min()), int(ends.max())
-  excess = np.where(
-    skyline[low:high] < floor, rest[low:high] + (floor - goal), 0
-  )
-  np.maximum(excess, 0, out=excess)
-  if not excess.any():
-    return here
-  middle = section - low
-  before = np.maximum.accumulate(excess[middle::-1])
-  after = np.maximum.accumulate(excess[middle:])
+  before = np.maximum.accumulate(excess[section::-1])
+  after = np.maximum.accumulate(excess[section:])
   worst = np.maximum(before[section - starts], after[ends - 1 - section])
-  return here[worst == worst.min()]
+  return worst == worst.min()
 
 
 def try_fullest_first(search: PlacementSearch) -> None:
   """Decodes by each rule, and some times more with small changes.
 
-  Leaves problems that are not `is_possible` to others.
+  Leaves problems that are not `is_plain` to others.
   """
   table = search.table
-  if not is_possible(table):
+  if not table.is_plain:
     return
   num_decodes = _MAX_PLACED // max(table.num_buffers, 1)
   num_decodes = min(max(num_decodes, _MIN_DECODES), _MAX_DECODES)
@@ -211,9 +157,7 @@ def decodes(table: Table, goal: int) -> Iterator[np.ndarray]:
   factors = np.ones(table.num_buffers)
   while True:
     for rule in RULES:
-      offsets = decode(
-        table, goal, rule, factors=factors, weights=weights[rule]
-      )
+      offsets = decode(table, goal, rule, factors, weights[rule])
       yield offsets
       weights[rule] *= 1 + _SECTION_BOOST * _standing_out(table, offsets, goal)
       shakes = generator.standard_normal(table.num_buffers)

@@ -108,12 +108,10 @@ def _reduced(
 
 def _fixed_overlap(table: Table) -> tuple[int, int] | None:
   base = table.fixed[table.owners]
-  pieces = np.flatnonzero(base >= 0)
-  lows, highs = (base + table.lows)[pieces], (base + table.highs)[pieces]
-  starts, ends = table.starts[pieces], table.ends[pieces]
-  owners = table.owners[pieces]
-  for i, owner in enumerate(owners.tolist()):
-    meets = (starts < ends[i]) & (ends > starts[i]) & (owners != owner)
+  lows, highs, owners = base + table.lows, base + table.highs, table.owners
+  for i in np.flatnonzero(base >= 0).tolist():
+    owner = int(owners[i])
+    meets = table.meets(i) & (owners != owner) & (base >= 0)
     meets &= (lows < highs[i]) & (highs > lows[i])
     if meets.any():
       return owner, int(owners[meets][0])
@@ -123,8 +121,7 @@ def _fixed_overlap(table: Table) -> tuple[int, int] | None:
 def _fullest(table: Table, capacity: int) -> list[Buffer]:
   """Returns buffers of the fullest section, as few as exceed the capacity."""
   section = int(table.live.argmax())
-  here = (table.starts <= section) & (table.ends > section)
-  pieces = np.flatnonzero(here)
+  pieces = np.flatnonzero(table.live_in(section))
   sizes = (table.highs - table.lows)[pieces] * table.unit
   slacks = table.slack_bytes[pieces]
   kept = np.ones(len(pieces), bool)

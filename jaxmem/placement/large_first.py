@@ -11,43 +11,27 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from jaxmem.placement import decision
-from jaxmem.placement.fullest_first import RULES, decodes, is_possible
-from jaxmem.placement.iterated import iterate
-from jaxmem.placement.lowest_floor import decode
-from jaxmem.placement.orders import static_orders
+from jaxmem.placement.fullest_first import RULES, decodes
+from jaxmem.placement.lowest_floor import decode, iterate
 from jaxmem.placement.problem import Problem, Solution
 from jaxmem.placement.search import PlacementSearch
-from jaxmem.placement.table import Table
 
 # Up to so many large buffers, perturbed orders of them and stages that take
 # longer are tried as well.
 _FEW_BUFFERS = 450
 
 
-class _Stage(NamedTuple):
-  """What counts as large.
-
-  Attributes:
-    part: Buffers of at least the height divided by this.
-    hard_join: Whether those count, too, that are larger than what may be wasted
-      in one of their sections.
-    max_large: The stage is left out if more buffers are large.
-  """
-
-  part: int
-  hard_join: bool
-  max_large: float
-
-
+# Large are, stage by stage, buffers of at least the height divided by the first
+# entry; with the second, those too that are larger than what may be wasted in
+# one of their sections. A stage is left out if more than the third are large.
 _STAGES = (
-  _Stage(1000, True, math.inf),
-  _Stage(1000, False, _FEW_BUFFERS),
-  _Stage(3000, False, math.inf),
+  (1000, True, math.inf),
+  (1000, False, _FEW_BUFFERS),
+  (3000, False, math.inf),
 )
 # Orders of lowest-floor decodes; a fullest-first decode by each rule follows.
 _ORDERS = ("TWA", "TAW")
@@ -86,7 +70,7 @@ def try_large_first(search: PlacementSearch) -> None:
   Leaves problems with fixed offsets, gaps or alignments to others.
   """
   table = search.table
-  if not is_possible(table):
+  if not table.is_plain:
     return
   always = (table.starts == 0) & (table.ends == table.num_sections)
   floors = np.cumsum(np.where(always, table.highs, 0)) - table.highs
@@ -95,7 +79,8 @@ def try_large_first(search: PlacementSearch) -> None:
   for part, hard_join, max_large in _STAGES:
     chosen = table.sizes_bytes * part >= search.goal_bytes
     if hard_join:
-      chosen |= table.highs > _least_slack(table, search.goal_bytes)
+      # Larger than what can be wasted in its fullest section.
+      chosen |= table.highs > search.goal_bytes // table.unit - table.peaks
     large = np.flatnonzero(chosen & ~always)
     if search.is_done or not 0 < len(large) <= max_large:
       continue
@@ -113,20 +98,10 @@ def try_large_first(search: PlacementSearch) -> None:
         return
 
 
-def _least_slack(table: Table, goal_bytes: int) -> np.ndarray:
-  """Returns what each buffer's fullest section can waste, in units."""
-  slack = np.append(goal_bytes // table.unit - table.live, 0)
-  bounds = np.stack([table.starts, table.ends], axis=1).ravel()
-  return np.minimum.reduceat(slack, bounds)[::2]
-
-
 def _place_large(
   search: PlacementSearch, large: np.ndarray, is_decided: bool
 ) -> list[np.ndarray]:
-  """Returns the best placements of the large buffers alone.
-
-  They are in the search's units, and there are few.
-  """
+  """Returns some placements of the large ones alone, in the search's units."""
   buffers = search.table.problem.buffers
   alone = PlacementSearch(Problem(tuple(buffers[i] for i in large)))
   found = []
@@ -146,9 +121,8 @@ def _place_large(
 
 def _attempts(alone: PlacementSearch, is_decided: bool) -> Iterator[np.ndarray]:
   table = alone.table
-  orders = static_orders(table)
   for name in _ORDERS:
-    yield decode(table, orders[name])
+    yield decode(table, table.static_orders[name])
   if is_decided and table.num_buffers <= _FEW_BUFFERS:
     iterate(alone, max_decodes=_MAX_DECODES)
     offsets = np.array(alone.solution().offsets, np.int64)

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 
 from jaxmem.placement.large_first import large_first
-from jaxmem.placement.problem import Buffer, Problem, Solution
+from jaxmem.placement.problem import Problem, Solution
 
 # How much of the height the longer lives may fill, in the order of trial: full
 # arenas are hard to pack.
@@ -39,12 +39,10 @@ def late_reuse(
     longer = _extended(problem, int(part * capacity))
     late = large_first(longer, capacity)
     if late.fits(capacity):
-      is_tight = late.height_bytes == solution.lower_bound_bytes
       return dataclasses.replace(
         solution,
         offsets=late.offsets,
         height_bytes=late.height_bytes,
-        status="optimal" if is_tight else "feasible",
         method=f"{solution.method}, late reuse",
       )
   return solution
@@ -59,7 +57,8 @@ def _extended(problem: Problem, capacity: int) -> Problem:
     np.searchsorted(times, [getattr(b, name) for b in buffers])
     for name in ("lower", "upper")
   )
-  sizes = [_padded_bytes(b) for b in buffers]
+  # A multiple of the alignment each.
+  sizes = [b.size_bytes + -b.size_bytes % b.alignment_bytes for b in buffers]
   live = np.zeros(len(times), np.int64)
   for lower, upper, size in zip(lowers, uppers, sizes, strict=True):
     live[lower:upper] += size
@@ -79,10 +78,4 @@ def _extended(problem: Problem, capacity: int) -> Problem:
       dataclasses.replace(b, upper=int(times[upper]))
       for b, upper in zip(buffers, uppers, strict=True)
     )
-  )
-
-
-def _padded_bytes(buffer: Buffer) -> int:
-  return (
-    -(-buffer.size_bytes // buffer.alignment_bytes) * buffer.alignment_bytes
   )

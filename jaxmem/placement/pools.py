@@ -9,7 +9,9 @@ together.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -61,7 +63,6 @@ class PoolSolution:
     places: In the problem's order; None outside of all pools.
     cost: Of the buffers outside.
     lower_bound: No other choice costs less.
-    status: "optimal" iff the cost equals the lower bound.
     method: What found it: "greedy", "choice" or "cp_sat".
     seconds: Wall time. It decides nothing, and solutions that differ only in it
       are equal.
@@ -70,7 +71,6 @@ class PoolSolution:
   places: tuple[Place | None, ...]
   cost: int
   lower_bound: int
-  status: Status = dataclasses.field(init=False)
   method: str
   seconds: float = dataclasses.field(default=0.0, compare=False)
 
@@ -80,8 +80,11 @@ class PoolSolution:
         "lower_bound must not exceed cost, got"
         f" {self.lower_bound} and {self.cost}."
       )
-    status = "optimal" if self.lower_bound == self.cost else "feasible"
-    object.__setattr__(self, "status", status)
+
+  @property
+  def status(self) -> Status:
+    """Whether the cost equals the lower bound: "optimal" then."""
+    return "optimal" if self.lower_bound == self.cost else "feasible"
 
 
 def fill_pools(
@@ -109,26 +112,25 @@ def fill_pools(
   start_s = time.perf_counter()
   _check(problem, capacities)
   table = Table(problem)
+  cost_of = functools.partial(_outside_cost, problem)
   best, method, bound = _best_greedy(table, capacities), "greedy", 0
-  if max_deterministic_time > 0 and _outside_cost(problem, best):
+  if max_deterministic_time > 0 and cost_of(best):
     model = _PoolModel(table, capacities, with_offsets=False)
     chosen, bound = model.solve(best, max_deterministic_time)
     if chosen:
       placed = _place_chosen(problem, capacities, chosen)
-      if placed is None:
-        placed = _best_greedy(table, capacities, chosen)
-      if _outside_cost(problem, placed) < _outside_cost(problem, best):
+      placed = placed or _best_greedy(table, capacities, chosen)
+      if cost_of(placed) < cost_of(best):
         best, method = placed, "choice"
-    cost = _outside_cost(problem, best)
-    if cost - bound > cost // _FINEST_SAVING:
+    if cost_of(best) - bound > cost_of(best) // _FINEST_SAVING:
       model = _PoolModel(table, capacities, with_offsets=True)
       found, proven = model.solve(best, max_deterministic_time)
       bound = max(bound, proven)
-      if found and _outside_cost(problem, found) < _outside_cost(problem, best):
+      if found and cost_of(found) < cost_of(best):
         best, method = found, "cp_sat"
   return PoolSolution(
     places=tuple(best),
-    cost=_outside_cost(problem, best),
+    cost=cost_of(best),
     lower_bound=bound,
     method=method,
     seconds=time.perf_counter() - start_s,
@@ -171,7 +173,6 @@ def validate_pools(
       offsets=tuple(offset for _, offset in inside),
       height_bytes=height,
       lower_bound_bytes=height,
-      status="optimal",
       method=solution.method,
     )
     try:
@@ -217,15 +218,7 @@ def _best_greedy(
   """Puts one buffer after another into the first pool that has room.
 
   The best one of some orders: by cost, by cost for each byte and time, and of
-  those chosen before also by size and by area.
-
-  Args:
-    table: The problem, without fixed offsets.
-    capacities: Bytes of each pool.
-    chosen: Buffers with a place come first, wherever it is.
-
-  Returns:
-    A place for each buffer, or None.
+  those chosen before, which come first wherever they are, by size and by area.
   """
   problem = table.problem
   costs = np.array(_costs(problem), float)
@@ -233,10 +226,9 @@ def _best_greedy(
   areas = np.maximum(table.sizes_bytes, 1) * widths
   density = costs / areas
   keys = [density, costs]
-  if chosen:
-    keys += [table.sizes_bytes, areas]
   is_last = np.zeros(len(costs), bool)
   if chosen:
+    keys += [table.sizes_bytes, areas]
     is_last[:] = [spot is None for spot in chosen]
   found = [
     _greedy(table, capacities, np.lexsort((-density, -key, is_last)))
@@ -294,9 +286,12 @@ class _PoolModel:
   ):
     self._table = table
     self._capacities = capacities
+    self._limits = [table.limits(capacity) for capacity in capacities]
+    self._cliques = [*table.cliques()]
     self._model = cp_model.CpModel()
-    self._inside: list[dict[int, cp_model.IntVar]] = []
-    self._offsets: list[dict[int, cp_model.IntVar]] = []
+    # Both by pool and buffer: whether it is inside, and at which offset.
+    self._inside: dict[tuple[int, int], cp_model.IntVar] = {}
+    self._offsets: dict[tuple[int, int], cp_model.IntVar] = {}
     self._add_choices()
     self._add_capacities()
     if with_offsets:
@@ -320,78 +315,62 @@ class _PoolModel:
     if status not in ("optimal", "feasible"):
       return None, max(bound, 0)
     places: list[Place | None] = [None] * self._table.num_buffers
-    for pool, inside in enumerate(self._inside):
-      for i, literal in inside.items():
-        if solver.boolean_value(literal):
-          offset = self._offsets[pool].get(i) if self._offsets else None
-          units = 0 if offset is None else solver.value(offset)
-          places[i] = Place(pool, units * self._table.unit)
+    for (pool, i), literal in self._inside.items():
+      if solver.boolean_value(literal):
+        units = solver.value(self._offsets.get((pool, i), 0))
+        places[i] = Place(pool, units * self._table.unit)
     return places, bound
 
   def _add_choices(self) -> None:
-    count = self._table.num_buffers
-    for capacity in self._capacities:
-      limits = self._table.limits(capacity)
-      self._inside.append(
-        {
-          i: self._model.new_bool_var("")
-          for i in np.flatnonzero(limits >= 0).tolist()
-        }
-      )
-    for i in range(count):
-      literals = [inside[i] for inside in self._inside if i in inside]
-      if len(literals) > 1:
-        self._model.add_at_most_one(literals)
-
-  def _sections(self) -> list[list[int]]:
-    table = self._table
-    return [
-      np.flatnonzero((table.starts <= s) & (table.ends > s)).tolist()
-      for s in table.maximal_sections().tolist()
-    ]
+    literals = collections.defaultdict(list)
+    for pool, limits in enumerate(self._limits):
+      for i in np.flatnonzero(limits >= 0).tolist():
+        self._inside[pool, i] = self._model.new_bool_var("")
+        literals[i].append(self._inside[pool, i])
+    for _, of_buffer in sorted(literals.items()):
+      if len(of_buffer) > 1:
+        self._model.add_at_most_one(of_buffer)
 
   def _add_capacities(self) -> None:
     """Of the bytes live at once; the topmost need not be rounded up."""
-    table = self._table
+    table, inside = self._table, self._inside
     sizes = (table.highs - table.lows).tolist()
-    owners = table.owners.tolist()
     slack = int(table.slack_bytes.max(initial=0))
-    for capacity, inside in zip(self._capacities, self._inside, strict=True):
+    for pool, capacity in enumerate(self._capacities):
       room = (capacity + slack) // table.unit
-      for pieces in self._sections():
-        terms = [(p, inside[owners[p]]) for p in pieces if owners[p] in inside]
-        if sum(sizes[p] for p, _ in terms) > room:
-          self._model.add(sum(sizes[p] * x for p, x in terms) <= room)
+      keys = [(pool, owner) for owner in table.owners.tolist()]
+      for pieces in self._cliques:
+        found = [p for p in pieces if keys[p] in inside]
+        if sum(sizes[p] for p in found) > room:
+          terms = [sizes[p] * inside[keys[p]] for p in found]
+          self._model.add(sum(terms) <= room)
 
   def _add_offsets(self) -> None:
-    table = self._table
-    for capacity, inside in zip(self._capacities, self._inside, strict=True):
-      limits = table.limits(capacity)
-      offsets = {}
-      for i in inside:
-        alignment = int(table.alignments[i])
-        steps = self._model.new_int_var(0, int(limits[i]) // alignment, "")
-        offsets[i] = steps
-        if alignment > 1:
-          offsets[i] = self._model.new_int_var(0, int(limits[i]), "")
-          self._model.add(offsets[i] == alignment * steps)
-      self._offsets.append(offsets)
+    for pool, i in self._inside:
+      limit = int(self._limits[pool][i])
+      alignment = int(self._table.alignments[i])
+      offset = steps = self._model.new_int_var(0, limit // alignment, "")
+      if alignment > 1:
+        offset = self._model.new_int_var(0, limit, "")
+        self._model.add(offset == alignment * steps)
+      self._offsets[pool, i] = offset
 
   def _add_no_overlaps(self) -> None:
     table = self._table
     owners = table.owners.tolist()
-    for inside, offsets in zip(self._inside, self._offsets, strict=True):
+    sizes = (table.highs - table.lows).tolist()
+    for pool in range(len(self._capacities)):
       intervals = {
         p: self._model.new_optional_fixed_size_interval_var(
-          offsets[owner] + int(table.lows[p]),
-          int(table.highs[p] - table.lows[p]),
-          inside[owner],
+          self._offsets[pool, owner] + int(table.lows[p]),
+          sizes[p],
+          self._inside[pool, owner],
           "",
         )
         for p, owner in enumerate(owners)
-        if owner in inside
+        if (pool, owner) in self._inside
       }
-      for pieces in self._sections():
+      for pieces in self._cliques:
         live = [intervals[p] for p in pieces if p in intervals]
         if len(live) > 1:
           self._model.add_no_overlap(live)
@@ -400,22 +379,16 @@ class _PoolModel:
     costs = _costs(self._table.problem)
     # A variable of its own: bounds do not count what is constant.
     total = self._model.new_int_var(0, sum(costs), "outside_cost")
-    saved = [
-      costs[i] * literal
-      for inside in self._inside
-      for i, literal in inside.items()
-    ]
+    saved = [costs[i] * literal for (_, i), literal in self._inside.items()]
     self._model.add(total == sum(costs) - sum(saved))
     self._model.minimize(total)
 
   def _add_hint(self, first: Sequence[Place | None]) -> None:
-    for pool, inside in enumerate(self._inside):
-      for i, literal in inside.items():
-        spot = first[i]
-        if spot is None or spot.pool != pool:
-          self._model.add_hint(literal, 0)
-          continue
-        self._model.add_hint(literal, 1)
-        if self._offsets:
-          units = spot.offset_bytes // self._table.unit
-          self._model.add_hint(self._offsets[pool][i], units)
+    for (pool, i), literal in self._inside.items():
+      spot = first[i]
+      if spot and spot.pool != pool:
+        spot = None
+      self._model.add_hint(literal, spot is not None)
+      if spot and self._offsets:
+        units = spot.offset_bytes // self._table.unit
+        self._model.add_hint(self._offsets[pool, i], units)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from jaxmem.placement import infeasible
-from jaxmem.placement.best_fit import try_by_size
 from jaxmem.placement.check_placement import validate
 from jaxmem.placement.cp_sat import descend
 from jaxmem.placement.fullest_first import try_fullest_first
-from jaxmem.placement.iterated import iterate
+from jaxmem.placement.heaps import try_by_size, try_pyramid, try_xla_heap
 from jaxmem.placement.large_first import try_large_first
-from jaxmem.placement.lowest_floor import try_floors
+from jaxmem.placement.lowest_floor import iterate, try_floors
 from jaxmem.placement.problem import Problem, Solution
-from jaxmem.placement.pyramid import try_pyramid
 from jaxmem.placement.search import PlacementSearch
-from jaxmem.placement.xla import try_xla_heap
 
 # Above so many buffers, most orders and the later placers take seconds and gain
 # nothing on the others in any case of benchmarks/olla_benchmark.py. They are

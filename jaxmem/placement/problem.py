@@ -6,6 +6,7 @@ without a unit, ranges are half-open, and a buffer may have gaps.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import Literal
 
@@ -83,8 +84,14 @@ class Buffer:
   outside_cost: int | None = None
 
   def __post_init__(self):
-    if self.size_bytes < 0:
-      raise self._error("size must not be negative", self.size_bytes)
+    for name, value in (
+      ("size", self.size_bytes),
+      ("offset", self.offset_bytes),
+      ("hint", self.hint_bytes),
+      ("cost", self.outside_cost),
+    ):
+      if (value or 0) < 0:
+        raise self._error(f"{name} must not be negative", value)
     if not -LIMIT <= self.lower < self.upper < LIMIT:
       raise self._error(
         "live range must not be empty, and must fit 64 bits",
@@ -92,20 +99,11 @@ class Buffer:
       )
     if self.alignment_bytes < 1:
       raise self._error("alignment must be positive", self.alignment_bytes)
-    for name in ("offset", "hint"):
-      value = getattr(self, f"{name}_bytes")
-      if value is not None and value < 0:
-        raise self._error(f"{name} must not be negative", value)
-    if (self.outside_cost or 0) < 0:
-      raise self._error("cost must not be negative", self.outside_cost)
     if (self.offset_bytes or 0) % self.alignment_bytes:
       raise self._error(
         f"offset must be a multiple of {self.alignment_bytes}",
         self.offset_bytes,
       )
-    self._check_gaps()
-
-  def _check_gaps(self) -> None:
     free_from = self.lower
     for gap in self.gaps:
       if not free_from <= gap.lower < gap.upper <= self.upper:
@@ -138,11 +136,10 @@ class Problem:
   def __post_init__(self):
     if not self.buffers:
       raise ValueError("A problem must have at least one buffer, got none.")
-    names = set()
-    for buffer in self.buffers:
-      if buffer.name in names:
-        raise ValueError(f"Two buffers are named {buffer.name!r}.")
-      names.add(buffer.name)
+    names = collections.Counter(b.name for b in self.buffers)
+    for name, count in names.most_common(1):
+      if count > 1:
+        raise ValueError(f"Two buffers are named {name!r}.")
     # No placer needs more than all buffers one after another on top of what is
     # fixed, so that no offset overflows.
     worst = sum(b.size_bytes + b.alignment_bytes for b in self.buffers)
@@ -165,7 +162,6 @@ class Solution:
     height_bytes: One past the highest byte that any buffer ever takes.
     lower_bound_bytes: No placement is lower. The bytes live at once, if nothing
       better is known.
-    status: "optimal" iff the height equals the lower bound.
     method: What found it.
     seconds: Wall time of the search. It decides nothing, and solutions that
       differ only in it are equal.
@@ -174,18 +170,14 @@ class Solution:
   offsets: tuple[int, ...]
   height_bytes: int
   lower_bound_bytes: int
-  status: Status
   method: str
   seconds: float = dataclasses.field(default=0.0, compare=False)
 
-  def __post_init__(self):
-    expected = self.height_bytes == self.lower_bound_bytes
-    if (self.status == "optimal") != expected:
-      raise ValueError(
-        "status must be 'optimal' iff the height equals the lower bound, got"
-        f" {self.status!r} with {self.height_bytes} and"
-        f" {self.lower_bound_bytes}."
-      )
+  @property
+  def status(self) -> Status:
+    """Whether the height equals the lower bound: "optimal" then."""
+    is_optimal = self.height_bytes == self.lower_bound_bytes
+    return "optimal" if is_optimal else "feasible"
 
   def fits(self, capacity: int) -> bool:
     """Whether the placement needs at most so many bytes."""

@@ -88,12 +88,10 @@ class PlacementSearch:
     """
     if not self._offsets_bytes:
       raise ValueError("A search must find a placement, got none.")
-    is_optimal = self.height_bytes == self.bound_bytes
     return Solution(
       offsets=self._offsets_bytes,
       height_bytes=self.height_bytes,
       lower_bound_bytes=self.bound_bytes,
-      status="optimal" if is_optimal else "feasible",
       method=self._method,
       seconds=time.perf_counter() - self._start,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -69,10 +70,15 @@ class Table:
     """Number of buffers."""
     return len(self.sizes_bytes)
 
-  @property
-  def has_one_piece_each(self) -> bool:
-    """Whether piece i is the whole of buffer i."""
-    return len(self.owners) == self.num_buffers and not self.lows.any()
+  @functools.cached_property
+  def is_plain(self) -> bool:
+    """Whether all buffers are free, and may begin at any unit.
+
+    Each is one piece then, of the same index.
+    """
+    is_whole = len(self.owners) == self.num_buffers and not self.lows.any()
+    is_free = bool((self.fixed < 0).all())
+    return is_whole and is_free and int(self.alignments.max()) < 2
 
   @functools.cached_property
   def first_piece(self) -> np.ndarray:
@@ -81,9 +87,7 @@ class Table:
 
   def pieces_of(self, buffer: int) -> range:
     """Returns the indices of a buffer's pieces."""
-    return range(
-      int(self.first_piece[buffer]), int(self.first_piece[buffer + 1])
-    )
+    return range(*self.first_piece[buffer : buffer + 2].tolist())
 
   @functools.cached_property
   def live(self) -> np.ndarray:
@@ -94,6 +98,23 @@ class Table:
     return np.cumsum(change)[:-1]
 
   @functools.cached_property
+  def peaks(self) -> np.ndarray:
+    """int64 `[num_pieces]`: units live in each piece's fullest section."""
+    if not len(self.owners):
+      return np.zeros(0, np.int64)
+    bounds = np.stack([self.starts, self.ends], axis=1).ravel()
+    return np.maximum.reduceat(np.append(self.live, 0), bounds)[::2]
+
+  def live_in(self, section: int) -> np.ndarray:
+    """Returns whether each piece is live in a section, `[num_pieces]`."""
+    return (self.starts <= section) & (self.ends > section)
+
+  def meets(self, piece: int) -> np.ndarray:
+    """Returns whether each piece is live while another is, `[num_pieces]`."""
+    starts, ends = self.starts, self.ends
+    return (starts < ends[piece]) & (ends > starts[piece])
+
+  @functools.cached_property
   def max_live_bytes(self) -> int:
     """No placement has a lower height.
 
@@ -101,8 +122,9 @@ class Table:
     of the next one wastes.
     """
     bound = 0
-    for section in np.flatnonzero(self.live == self.live.max(initial=0)):
-      here = (self.starts <= section) & (self.ends > section)
+    fullest = np.flatnonzero(self.live == self.live.max(initial=0))
+    for section in fullest.tolist():
+      here = self.live_in(section)
       slack = int(self.slack_bytes[here].max(initial=0))
       bound = max(bound, int(self.live[section]) * self.unit - slack)
     is_fixed = self.fixed >= 0
@@ -126,12 +148,54 @@ class Table:
     earlier_end = np.maximum.accumulate(np.where(ends[:-1], index, -1))
     return np.flatnonzero(ends[1:] & (last_begin >= earlier_end))
 
+  def cliques(self) -> Iterator[list[int]]:
+    """Yields the pieces that are live in each of these sections."""
+    for section in self.maximal_sections().tolist():
+      yield np.flatnonzero(self.live_in(section)).tolist()
+
+  @functools.cached_property
+  def spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The buffers that have pieces, and their first and past the last section.
+
+    Each int64, and as many as there are such buffers.
+    """
+    first = self.first_piece
+    used = np.flatnonzero(first[1:] > first[:-1])
+    # Pieces of a buffer ascend in time.
+    return used, self.starts[first[used]], self.ends[first[used + 1] - 1]
+
+  @functools.cached_property
+  def static_orders(self) -> dict[str, np.ndarray]:
+    """Orders of the buffers that have pieces: hard ones first, ties by index.
+
+    Each is a permutation, int64; the first ones place best most often.
+    MiniMalloc's three (Moffitt, ASPLOS 2023) compare, in turn, the total of
+    live bytes in the buffer's fullest section (T), its width in time (W) and
+    its area in space and time (A), all descending.
+    """
+    used, starts, ends = self.spans
+    widths = ends - starts
+    sizes = self.sizes_bytes[used] // self.unit
+    # An area may not fit 64 bits.
+    areas = (self.highs - self.lows) * (self.ends - self.starts).astype(float)
+    areas = np.bincount(self.owners, areas, self.num_buffers)[used]
+    totals = np.zeros(self.num_buffers, np.int64)
+    np.maximum.at(totals, self.owners, self.peaks)
+    totals = totals[used]
+    # np.lexsort takes the last key first.
+    keys = {
+      "TWA": (-areas, -widths, -totals),
+      "TAW": (-widths, -areas, -totals),
+      "start": (-sizes, starts),
+      "WAT": (-totals, -areas, -widths),
+      "area": (-sizes, -areas),
+      "size": (starts, -widths, -sizes),
+    }
+    return {name: used[np.lexsort(key)] for name, key in keys.items()}
+
 
 def _pieces(buffer: Buffer) -> list[tuple[int, int, int, int]]:
   """Returns a buffer's pieces as (lower, upper, low byte, high byte)."""
-  if not buffer.gaps:
-    whole = (buffer.lower, buffer.upper, 0, buffer.size_bytes)
-    return [whole] if buffer.size_bytes else []
   pieces = []
   time = buffer.lower
   for gap in buffer.gaps:

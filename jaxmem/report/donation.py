@@ -49,14 +49,14 @@ class DonationAdvice:
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class _Output:
-  """An array that the program returns.
+class _Array:
+  """An array that the program takes or returns.
 
   Attributes:
     shape: Its shape on one device.
     aval: Shape and type over all devices; empty if not known.
-    path: Where in the function's result it lies.
-    is_free: Whether no donated argument becomes it.
+    path: Where in the function's argument or result it lies.
+    is_free: Whether it is neither donated, nor what a donated argument becomes.
   """
 
   shape: Any
@@ -64,14 +64,25 @@ class _Output:
   path: str
   is_free: bool
 
+  @property
+  def logical_kind(self) -> tuple[Any, ...]:
+    """What two arrays have in common up to layout and memory space."""
+    return self.shape.element_type, tuple(self.shape.dimensions), self.aval
+
+  @property
+  def kind(self) -> tuple[Any, ...]:
+    """What a donated argument has in common with the output it becomes."""
+    layout = self.shape.layout
+    order = tuple(layout.minor_to_major)
+    where = layout.element_size_in_bits, layout.memory_space
+    return (*self.logical_kind, order, *where)
+
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class _Input:
+class _Input(_Array):
   """An array that the program takes; `is_used` is whether it reads it."""
 
-  shape: Any
   argument: Argument
-  is_donated: bool
   is_used: bool
 
 
@@ -96,20 +107,14 @@ def advise(
   kept = [a for a in arguments if a.is_kept]
   inputs = _inputs(module, kept)
   outputs = _outputs(module, signature)
-  candidates = [
-    i for i in inputs if not (i.is_donated or i.argument.is_requested)
-  ]
+  candidates = [i for i in inputs if i.is_free and not i.argument.is_requested]
   # Of several that want one output, those that the step reads come first.
   candidates.sort(key=lambda i: not i.is_used)
   possible = _pair(candidates, [o for o in outputs if o.is_free])
-  of_input = {
-    id(i.argument): _of_input(i, outputs, i in possible) for i in inputs
-  }
   # What the step does not use, jax drops: the module has no such input.
-  return tuple(
-    of_input.get(id(a)) or _in_vain(a, a.size_bytes, _NOT_USED)
-    for a in arguments
-  )
+  of_argument = {id(i.argument): i for i in inputs}
+  found = [(a, of_argument.get(id(a))) for a in arguments]
+  return tuple(_advice(a, i, outputs, i in possible) for a, i in found)
 
 
 # What the module takes and returns.
@@ -187,8 +192,10 @@ def _inputs(module: Module, arguments: Sequence[Argument]) -> list[_Input]:
   return [
     _Input(
       shape=shape,
+      aval=argument.aval,
+      path=argument.path,
+      is_free=key not in module.donations,
       argument=argument,
-      is_donated=key in module.donations,
       is_used=key[0] in used,
     )
     for (key, shape, _), argument in zip(
@@ -197,14 +204,14 @@ def _inputs(module: Module, arguments: Sequence[Argument]) -> list[_Input]:
   ]
 
 
-def _outputs(module: Module, signature: Signature | None) -> list[_Output]:
+def _outputs(module: Module, signature: Signature | None) -> list[_Array]:
   taken = set(module.donations.values())
   found = list(_arrays(module.entry.root.shape))
   paths, avals = [""] * len(found), [""] * len(found)
   if signature is not None and len(signature.output_avals) == len(found):
     paths, avals = signature.output_paths, signature.output_avals
   return [
-    _Output(shape=shape, path=path, aval=aval, is_free=index not in taken)
+    _Array(shape=shape, path=path, aval=aval, is_free=index not in taken)
     for (index, shape), path, aval in zip(found, paths, avals, strict=True)
   ]
 
@@ -213,20 +220,20 @@ def _outputs(module: Module, signature: Signature | None) -> list[_Output]:
 
 
 def _pair(
-  inputs: Sequence[_Input], outputs: Sequence[_Output]
-) -> dict[_Input, _Output]:
+  inputs: Sequence[_Input], outputs: Sequence[_Array]
+) -> dict[_Input, _Array]:
   """Gives every input an output of its kind, while there are any.
 
   Those that lie at the same path in the argument and in the result, or in one
   element of it, go first; then the rest, in order.
   """
-  pairs: dict[_Input, _Output] = {}
-  free: dict[Any, list[_Output]] = {}
+  pairs: dict[_Input, _Array] = {}
+  free: dict[Any, list[_Array]] = {}
   for output in outputs:
-    free.setdefault(_kind(output), []).append(output)
+    free.setdefault(output.kind, []).append(output)
   for is_match in (_same_path, lambda a, b: True):
     for item in inputs:
-      left = free.get(_kind(item), [])
+      left = free.get(item.kind, [])
       match = next((o for o in left if is_match(item, o)), None)
       if item not in pairs and match is not None:
         pairs[item] = match
@@ -234,81 +241,54 @@ def _pair(
   return pairs
 
 
-def _same_path(item: _Input, output: _Output) -> bool:
-  path = item.argument.path
+def _same_path(item: _Array, output: _Array) -> bool:
+  path = item.path
   # The result is often a tuple: "[0]['w']" comes after "['w']".
   return output.path == path or re.sub(r"^\[\d+\]", "", output.path) == path
-
-
-def _kind(item: _Input | _Output) -> tuple[Any, ...]:
-  """What a donated argument has in common with the output it becomes."""
-  layout = item.shape.layout
-  return (
-    *_logical_kind(item),
-    tuple(layout.minor_to_major),
-    layout.element_size_in_bits,
-    layout.memory_space,
-  )
-
-
-def _logical_kind(item: _Input | _Output) -> tuple[Any, ...]:
-  """The same up to layout and memory space."""
-  aval = item.argument.aval if isinstance(item, _Input) else item.aval
-  return item.shape.element_type, tuple(item.shape.dimensions), aval
 
 
 # What to say of it.
 
 
-def _of_input(
-  item: _Input, outputs: Sequence[_Output], is_possible: bool
-) -> DonationAdvice:
-  size_bytes = shapes.top_level_bytes(item.shape)
-  if item.is_donated:
-    return _advice(item.argument, size_bytes, "donated")
-  if is_possible:
-    return _advice(item.argument, size_bytes, "possible")
-  reason = _reason(item, outputs) if item.is_used else _NOT_USED
-  return _in_vain(item.argument, size_bytes, reason)
-
-
-def _in_vain(
-  argument: Argument, size_bytes: int, reason: str
-) -> DonationAdvice:
-  status = "unused donation" if argument.is_requested else "impossible"
-  return _advice(argument, size_bytes, status, reason)
-
-
 def _advice(
-  argument: Argument, size_bytes: int, status: Status, reason: str = ""
+  argument: Argument,
+  item: _Input | None,
+  outputs: Sequence[_Array],
+  is_possible: bool,
 ) -> DonationAdvice:
+  """Returns what to say of an argument; without an item, jax drops it."""
+  status, reason = "possible" if is_possible else "donated", ""
+  if not is_possible and (item is None or item.is_free):
+    status = "unused donation" if argument.is_requested else "impossible"
+    reason = _reason(item, outputs) if item and item.is_used else _NOT_USED
+  size_bytes = argument.size_bytes
   return DonationAdvice(
     argument=argument.group + argument.path,
     group=argument.group,
     place=argument.place,
-    size_bytes=size_bytes,
+    size_bytes=shapes.top_level_bytes(item.shape) if item else size_bytes,
     status=status,
     reason=reason,
   )
 
 
-def _reason(item: _Input, outputs: Sequence[_Output]) -> str:
+def _reason(item: _Input, outputs: Sequence[_Array]) -> str:
   """Returns why no output takes an input's memory."""
-  aval = item.argument.aval or "of its shape and type"
-  same = [o for o in outputs if _kind(o) == _kind(item)]
+  aval = item.aval or "of its shape and type"
+  same = [o for o in outputs if o.kind == item.kind]
   if same and not any(o.is_free for o in same):
     return f"other donations take every output that is {aval}"
   if same and item.argument.is_requested:
     return f"XLA left it unused, though an output is {aval}"
   if same:
     return f"other arguments can take every output that is {aval}"
-  alike = [o for o in outputs if _logical_kind(o) == _logical_kind(item)]
+  alike = [o for o in outputs if o.logical_kind == item.logical_kind]
   if alike:
     space = item.shape.layout.memory_space
     is_far = all(o.shape.layout.memory_space != space for o in alike)
     what = "in another memory" if is_far else "laid out differently"
     return f"every output that is {aval} is {what}"
-  dimensions = item.argument.aval.partition("[")[2]
+  dimensions = item.aval.partition("[")[2]
   near = [o.aval for o in outputs if o.aval.endswith(f"[{dimensions}")]
   if near and dimensions and item.argument.is_requested:
     return f"no output is {aval}; one is {near[0]}"
@@ -346,24 +326,18 @@ def suggestion(advice: Iterable[DonationAdvice]) -> str:
 def donation_lines(advice: Iterable[DonationAdvice]) -> list[str]:
   """Returns what is worth telling the user, one fact a line."""
   advice = [a for a in advice if a.size_bytes]
+  text = suggestion(advice)
+  more = units.format_bytes(possible_bytes(advice))
+  titles: dict[Status, str] = {
+    "possible": f"{more} more could be donated{text and f' with {text}'}:",
+    "unused donation": "donated in vain:",
+    "impossible": "cannot be donated:",
+  }
   lines = []
-  total_bytes = possible_bytes(advice)
-  if total_bytes:
-    text = suggestion(advice)
-    size = units.format_bytes(total_bytes)
-    with_text = f" with {text}" if text else ""
-    lines.append(f"{size} more could be donated{with_text}:")
-    lines += _largest(advice, "possible")
-  for status, title in _TITLES.items():
+  for status, title in titles.items():
     found = _largest(advice, status)
     lines += [title, *found] if found else []
   return lines
-
-
-_TITLES: dict[Status, str] = {
-  "unused donation": "donated in vain:",
-  "impossible": "cannot be donated:",
-}
 
 
 def _largest(advice: Sequence[DonationAdvice], status: Status) -> list[str]:

@@ -101,8 +101,7 @@ def _drawing(frontier: Frontier) -> str:
   if not found:
     return "<p>No limit can be met.</p>"
   most_bytes = max(total for _, total in found)
-  most = max((p.extra_s for p, _ in found), default=0.0) / frontier.step_s
-  most = max(most, 0.01)
+  most = max(0.01, *(p.extra_s / frontier.step_s for p, _ in found))
 
   def place(total: int, extra: float) -> tuple[float, float]:
     x = _MARGIN + (_WIDTH - 2 * _MARGIN) * total / most_bytes

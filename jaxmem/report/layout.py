@@ -91,7 +91,7 @@ def describe(module: Module, assignment: Assignment) -> Layout:
     if allocation.kind == "temp":
       temps.extend(found)
     buffers.extend(found)
-  num_steps = _num_steps(assignment)
+  num_steps = 1 + max((r.end for r in assignment.ranges.values()), default=0)
   live = live_bytes(temps, num_steps)
   return Layout(
     buffers=tuple(buffers),
@@ -100,10 +100,6 @@ def describe(module: Module, assignment: Assignment) -> Layout:
     temp_bytes=assignment.temp_bytes,
     num_steps=num_steps,
   )
-
-
-def _num_steps(assignment: Assignment) -> int:
-  return 1 + max((r.end for r in assignment.ranges.values()), default=0)
 
 
 def _name(allocation: Allocation, num_outputs: int) -> str:
@@ -115,10 +111,7 @@ def _name(allocation: Allocation, num_outputs: int) -> str:
 
 
 def _buffers(
-  module: Module,
-  assignment: Assignment,
-  allocation: Allocation,
-  name: str,
+  module: Module, assignment: Assignment, allocation: Allocation, name: str
 ) -> list[PlannedBuffer]:
   ranges = assignment.ranges
   places = {v: offset for v, (offset, _) in allocation.offsets.items()}

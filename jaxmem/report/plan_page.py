@@ -48,7 +48,7 @@ def plan_html(
 
 
 def _by_allocation(layout: Layout) -> dict[str, list[PlannedBuffer]]:
-  groups: dict[str, list[PlannedBuffer]] = {}
+  groups: dict[str, list[PlannedBuffer]] = {"temp": []}
   for buffer in layout.buffers:
     groups.setdefault(buffer.allocation, []).append(buffer)
   return groups
@@ -56,28 +56,24 @@ def _by_allocation(layout: Layout) -> dict[str, list[PlannedBuffer]]:
 
 def _shared_slots(layout: Layout) -> set[str]:
   """Names of the slots that also serve temporaries."""
-  groups = _by_allocation(layout)
-  return {
-    name
-    for name, buffers in groups.items()
-    if name != "temp" and len(buffers) >= _MIN_SLOT_VALUES
-  }
+  groups = _by_allocation(layout).items()
+  found = {name for name, group in groups if len(group) >= _MIN_SLOT_VALUES}
+  return found - {"temp"}
 
 
 def _arena(title: str, layout: Layout, slots: set[str]) -> Arena:
   groups = _by_allocation(layout)
-  temps = groups.pop("temp", [])
-  bands = [("temporaries", 0, layout.temp_bytes)]
-  rectangles = [_rectangle(b, 0, "temp") for b in temps]
+  temps = groups.pop("temp")
   top = layout.temp_bytes
+  bands = [("temporaries", 0, top)]
+  rectangles = [_rectangle(b, 0, "temp") for b in temps]
   for name, buffers in groups.items():
-    if name not in slots:
-      continue
-    size = max(b.offset_bytes + b.size_bytes for b in buffers)
-    bands.append((name, top, size))
-    kind = "donated" if name.startswith("argument") else "output"
-    rectangles.extend(_rectangle(b, top, kind) for b in buffers)
-    top += size
+    if name in slots:
+      size = max(b.offset_bytes + b.size_bytes for b in buffers)
+      bands.append((name, top, size))
+      kind = "donated" if name.startswith("argument") else "output"
+      rectangles.extend(_rectangle(b, top, kind) for b in buffers)
+      top += size
   return Arena(
     title=title,
     rectangles=tuple(rectangles),

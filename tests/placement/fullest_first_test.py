@@ -15,10 +15,9 @@ from jaxmem.placement import (
 )
 from jaxmem.placement.fullest_first import (
   RULES,
-  _safest,
+  _are_safest,
   decode,
   decodes,
-  is_possible,
   try_fullest_first,
 )
 from jaxmem.placement.search import PlacementSearch
@@ -65,25 +64,21 @@ class DecodeTest(parameterized.TestCase):
     # bytes above, and in section 0, which is empty up to there, 9 to come: the
     # first, which covers it, would lift them to 15. The second covers section
     # 2, where nothing is wasted.
-    kept = _safest(
-      np.array([7, 8]),
+    safe = _are_safest(
       starts=np.array([0, 1]),
       ends=np.array([2, 3]),
       section=1,
-      floor=6,
-      skyline=np.array([0, 6, 6]),
-      rest=np.array([9, 5, 5]),
-      goal=11,
+      excess=np.array([6 + 9 - 11, 0, 0]),
     )
-    self.assertEqual(kept.tolist(), [8])
+    self.assertEqual(safe.tolist(), [False, True])
 
   def test_leaves_alignments_to_others(self):
     aligned = problem((4, 0, 1), (6, 0, 2), alignment_bytes=4)
-    self.assertTrue(is_possible(Table(_plain(0, num_buffers=10))))
+    self.assertTrue(Table(_plain(0, num_buffers=10)).is_plain)
     given = Problem(
       (*aligned.buffers, Buffer(name="x", size_bytes=1, lower=0, upper=1))
     )
-    self.assertFalse(is_possible(Table(given)))
+    self.assertFalse(Table(given).is_plain)
     search = PlacementSearch(given)
     try_fullest_first(search)
     self.assertEqual(search.height_bytes, 0)

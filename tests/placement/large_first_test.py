@@ -77,7 +77,6 @@ class DecideTest(absltest.TestCase):
           offsets=offsets,
           height_bytes=top,
           lower_bound_bytes=0,
-          status="feasible",
           method="decide",
         ),
       )

@@ -26,9 +26,9 @@ from jaxmem.placement import (
 )
 from jaxmem.placement.cp_sat import descend
 from jaxmem.placement.fit import Shelf
-from jaxmem.placement.iterated import iterate
+from jaxmem.placement.heaps import try_pyramid
 from jaxmem.placement.large_first import large_first
-from jaxmem.placement.pyramid import try_pyramid
+from jaxmem.placement.lowest_floor import iterate
 
 _BRIEFLY = {"max_deterministic_time": 0.01}
 

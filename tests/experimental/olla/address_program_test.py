@@ -66,7 +66,6 @@ def _check(problem: Problem, offsets: tuple[int, ...], height: int) -> None:
     offsets=offsets,
     height_bytes=height,
     lower_bound_bytes=height,
-    status="optimal",
     method="olla",
   )
   validate(problem, solution)
