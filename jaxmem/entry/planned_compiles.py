@@ -23,7 +23,7 @@ from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import units
-from jaxmem.compiler import LoweredStep, ScheduleCapture, jax_doors
+from jaxmem.compiler import LoweredStep, ScheduleCapture, jax_doors, programs
 from jaxmem.entry.policies import PLANNED, Policies
 from jaxmem.entry.policy import Policy
 from jaxmem.entry.records import CompileRecord
@@ -274,8 +274,11 @@ class PlannedCompiles:
     try:
       with self._shown(compile_):
         executable = asked.plans.compiled(lambda: compiling.run(asked.tag))
-      executable = self._kept(compiling, compile_, executable)
+      own = executable
+      executable = self._kept(compiling, compile_, own)
       asked.plans.keep()
+      if asked.policy.options.keep_arena:
+        programs.remember(compiling, asked.tag if executable is own else None)
       return executable
     except jax.errors.JaxRuntimeError as error:
       if compile_.error is not None:
