@@ -1,9 +1,11 @@
-"""jax's caches: functions are traced once, what is stored is found again."""
+"""Calls run no Python, and what jax's caches hold is found again."""
 
 import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +54,31 @@ class TraceCacheTest(parameterized.TestCase):
     for _ in range(5):
       jaxmem.jit(step, **kwargs)(x)
     self.assertLen(traces, 1)
+
+
+def _num_python_calls(function: Callable[[Any], Any], x: Any) -> int:
+  """Returns how many Python functions run in a call."""
+  function(x)
+  events = []
+  sys.setprofile(lambda frame, event, arg: events.append(event))
+  try:
+    function(x)
+  finally:
+    sys.setprofile(None)
+  return events.count("call")
+
+
+class DispatchTest(absltest.TestCase):
+  def test_a_call_runs_no_python(self):
+    def step(x):
+      return x + 1
+
+    x = jnp.zeros(())
+    self.assertEqual(_num_python_calls(jax.jit(step), x), 0)
+    for kwargs in ({}, {"memory_limit": 10**9}):
+      jitted = jaxmem.jit(step, **kwargs)
+      self.assertIs(type(jitted), type(jax.jit(step)))
+      self.assertEqual(_num_python_calls(jitted, x), 0)
 
 
 class PersistentCacheTest(absltest.TestCase):
