@@ -75,8 +75,8 @@ class DispatchTest(absltest.TestCase):
 
     x = jnp.zeros(())
     self.assertEqual(_num_python_calls(jax.jit(step), x), 0)
-    for kwargs in ({}, {"memory_limit": 10**9}):
-      jitted = jaxmem.jit(step, **kwargs)
+    for limit in (None, 10**9):
+      jitted = jaxmem.jit(step, memory_limit=limit)
       self.assertIs(type(jitted), type(jax.jit(step)))
       self.assertEqual(_num_python_calls(jitted, x), 0)
 
