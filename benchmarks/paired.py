@@ -70,3 +70,21 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
   low = max(0, round(half - spread) - 1)
   high = min(len(ordered) - 1, round(half + spread))
   return ordered[low], ordered[high]
+
+
+def ratios(own: np.ndarray, other: np.ndarray) -> dict[str, Any]:
+  """Compares what two took, run by run.
+
+  Args:
+    own: Seconds of each run of the one; shape [runs].
+    other: Seconds of the other's runs, each beside the one in the same place.
+  """
+  pairs = list(own / other)
+  fast = [float(np.percentile(seconds, 20)) for seconds in (own, other)]
+  return {
+    "ratio_of_medians": float(np.median(own) / np.median(other)),
+    "median_of_ratios": float(np.median(pairs)),
+    "median_of_ratios_interval": median_interval(pairs),
+    # Disturbances only ever add time: the fast runs tell the most.
+    "ratio_of_fast": fast[0] / fast[1],
+  }

@@ -19,7 +19,7 @@ from absl import app, flags
 
 import jaxmem
 from benchmarks import zoo
-from benchmarks.paired import Runner, median_interval, run_round
+from benchmarks.paired import Runner, ratios, run_round
 from benchmarks.row_output import emit_row, versions
 from jaxmem.runtime import kept_arena
 
@@ -53,8 +53,8 @@ def measure(model: str) -> dict[str, Any]:
     "temp_bytes": planned.compiled.memory_analysis().temp_size_in_bytes,
     "kept_bytes": kept.compiled.arena_bytes,
     "xla_step_s": float(np.median(_seconds(plain))),
-    "jit": _ratios(planned, plain),
-    "kept": _ratios(kept, plain),
+    "jit": ratios(_seconds(planned), _seconds(plain)),
+    "kept": ratios(_seconds(kept), _seconds(plain)),
     "versions": versions("jax", "jaxmem"),
   }
 
@@ -76,20 +76,6 @@ def _runners(step: zoo.Step) -> tuple[Runner, Runner, Runner]:
 
 def _seconds(runner: Runner) -> np.ndarray:
   return runner.taken(_NUM_WARM_UP)[:, 0]
-
-
-def _ratios(runner: Runner, plain: Runner) -> dict[str, Any]:
-  """Compares the steps of two runners."""
-  own, other = _seconds(runner), _seconds(plain)
-  ratios = list(own / other)
-  fast = [float(np.percentile(seconds, 20)) for seconds in (own, other)]
-  return {
-    "ratio_of_medians": float(np.median(own) / np.median(other)),
-    "median_of_ratios": float(np.median(ratios)),
-    "median_of_ratios_interval": median_interval(ratios),
-    # Disturbances only ever add time: the fast steps tell the most.
-    "ratio_of_fast": fast[0] / fast[1],
-  }
 
 
 def measure_call() -> dict[str, Any]:

@@ -20,7 +20,6 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import hashlib
 import inspect
 import io
 import itertools
@@ -37,7 +36,6 @@ from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.interpreters import pxla as _pxla
 from jax.extend import core
 from jaxlib.mlir import ir as _ir
-from jaxlib.mlir import passmanager as _passmanager
 from jaxmem_hlo import compiler_hook
 
 OPTION = "jaxmem"
@@ -165,11 +163,14 @@ class Compiling:
   Attributes:
     name: Of the module: "jit_train_step".
     option: The option's value.
+    module: The program, as it was lowered.
   """
 
   name: str
   option: str
+  module: Any
   _run: Callable[[str | None, bool], Any]
+  _cache_key: Callable[[str | None], tuple[Any, str | None]]
 
   def run(self, tag: str | None, *, use_cache: bool = True) -> Any:
     """Compiles the program.
@@ -183,6 +184,14 @@ class Compiling:
       XLA's executable, loaded.
     """
     return self._run(tag, use_cache)
+
+  def cache_key(self, tag: str | None) -> tuple[Any, str | None]:
+    """Returns backend and key of what `run` compiles, in the persistent cache.
+
+    Args:
+      tag: As of `run`.
+    """
+    return self._cache_key(tag)
 
 
 def set_policy(policy: Policy) -> None:
@@ -333,6 +342,11 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs,
       )
 
+    def cache_key(tag: str | None) -> tuple[Any, str | None]:
+      shown = computation if tag is None else _tagged(computation, tag)
+      key = _compiler._get_cache_key(compile_options, backend, shown, devices)
+      return backend, key
+
     if option is None:
       return _unplanned(lambda: run(None, True))
     name = _ir.StringAttr(computation.operation.attributes["sym_name"]).value
@@ -341,7 +355,15 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
         return run(option, False)
     if _policy is None:
       return run(None, True)
-    return _policy.compile(Compiling(name=name, option=option, _run=run))
+    return _policy.compile(
+      Compiling(
+        name=name,
+        option=option,
+        module=computation,
+        _run=run,
+        _cache_key=cache_key,
+      )
+    )
 
   return compile_or_get_cached
 
@@ -413,29 +435,6 @@ def is_jitted(fun: Any) -> bool:
   """Whether jax itself jitted a function, or something that traces as jax."""
   owner = getattr(getattr(fun, "trace", None), "__self__", None)
   return isinstance(owner, type(jax.jit(_most_devices)))
-
-
-def program_digest(lowered: Any) -> str:
-  """Returns a hash of what was lowered, the same in every process.
-
-  Lines and files of the source are left out; names of functions, shardings and
-  donation are not.
-  """
-  module = program(lowered)
-  digest = hashlib.sha256()
-  with module.context:
-    copy = module.operation.clone(ip=False)
-    passes = _passmanager.PassManager.parse("builtin.module(strip-debuginfo)")
-    passes.run(copy.operation)
-    copy.operation.write_bytecode(_Hashed(digest.update))
-  return digest.hexdigest()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Hashed:
-  """A file of which only the hash is wanted."""
-
-  write: Callable[[bytes], None]
 
 
 def is_tracing() -> bool:

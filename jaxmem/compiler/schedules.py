@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jaxmem_hlo import compiler_hook
-from jaxmem_hlo.module import Module
 
 from jaxmem.compiler.handling import handling
 from jaxmem.compiler.steps import Step
-from jaxmem.planning import Request
+
+if TYPE_CHECKING:
+  # The doors are in this package, and must not load the planner.
+  from jaxmem_hlo.module import Module
+
+  from jaxmem.planning import Request
 
 
 class ScheduleCapture:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pathlib
 import tempfile
 from collections.abc import Mapping
-from typing import Any
-
-from jaxmem_hlo.proto import hlo_pb2
+from typing import TYPE_CHECKING, Any
 
 from jaxmem.compiler.steps import Step
+
+if TYPE_CHECKING:
+  from jaxmem_hlo.proto import hlo_pb2
 
 _SUFFIX = "after_optimizations.hlo.pb"
 
@@ -26,6 +27,9 @@ def compile_and_read(
   Raises:
     RuntimeError: If XLA wrote no dump, or more than one of this name.
   """
+  # The doors are in this package, and most processes need no protobuf.
+  from jaxmem_hlo.proto import hlo_pb2
+
   with tempfile.TemporaryDirectory() as folder:
     dumped = {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
     compiled = step.compile({**options, **dumped})

@@ -1,22 +1,20 @@
 """How programs reach the planner: jaxmem.jit, jaxmem.enable, a script's run."""
 
-from jaxmem.entry.enabling import PLANNED, Enabled, disable, enable
+from jaxmem.entry.enabling import Enabled, disable, enable
 from jaxmem.entry.memory import MemoryLimit
-from jaxmem.entry.pictures import Facts, Pictures, main_figures
+from jaxmem.entry.policies import PLANNED
 from jaxmem.entry.policy import Only, Policy
-from jaxmem.entry.records import CompileRecord, table
+from jaxmem.entry.records import CompileRecord, table, table_cells
 
 __all__ = [
   "PLANNED",
   "CompileRecord",
   "Enabled",
-  "Facts",
   "MemoryLimit",
   "Only",
-  "Pictures",
   "Policy",
   "disable",
   "enable",
-  "main_figures",
   "table",
+  "table_cells",
 ]

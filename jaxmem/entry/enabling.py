@@ -3,18 +3,57 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from jaxmem import units
 from jaxmem.compiler import jax_doors
 from jaxmem.entry.memory import MemoryLimit
-from jaxmem.entry.planned_compiles import PlannedCompiles
+from jaxmem.entry.policies import PLANNED
 from jaxmem.entry.policy import Only, Policy
 from jaxmem.entry.records import CompileRecord
 from jaxmem.options import Options
 
-# The one object that stands at jax's doors in this process.
-PLANNED = PlannedCompiles()
-jax_doors.set_policy(PLANNED)
+if TYPE_CHECKING:
+  from jaxmem.entry.planned_compiles import PlannedCompiles
+
+
+class _Doors:
+  """Stands at jax's doors; see `jax_doors.Policy`.
+
+  A process none of whose programs is planned, as all are small, never loads the
+  planner and its solvers.
+  """
+
+  def stage(self, name: str) -> None:
+    """Hears that a planned function is called inside another's trace."""
+    PLANNED.warn_once(
+      f"stage {name}",
+      f"{name}, which jaxmem.jit compiles, is called inside another jitted"
+      " function and becomes a part of that: it plans nothing of its own. Give"
+      " the outermost function to jaxmem.jit, or use jaxmem.enable().",
+    )
+
+  def lower(self, lowering: jax_doors.Lowering) -> Any:
+    """Lowers a program as it is, or the version of it that fits a limit."""
+    policy = PLANNED.policy_of(lowering)
+    if policy is None:
+      return lowering.lower(option=lowering.option)
+    if policy.limit is None or not lowering.is_for_devices:
+      return lowering.lower(option=policy.tag)
+    return _planned_compiles().lower(lowering, policy)
+
+  def compile(self, compiling: jax_doors.Compiling) -> Any:
+    """Compiles a program, planned if its policy says so."""
+    return _planned_compiles().compile(compiling)
+
+
+def _planned_compiles() -> PlannedCompiles:
+  from jaxmem.entry.planned_compiles import COMPILES
+
+  return COMPILES
+
+
+jax_doors.set_policy(_Doors())
 
 
 class Enabled:

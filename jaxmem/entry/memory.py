@@ -11,13 +11,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from jaxmem import targets, units
 from jaxmem.compiler import arrays_in
-from jaxmem.report import LimitShare
+
+if TYPE_CHECKING:
+  from jaxmem.report import LimitShare
 
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
 _MEMINFO = pathlib.Path("/proc/meminfo")
@@ -91,6 +93,9 @@ class MemoryLimit:
       pool = pool_bytes(devices[0])
       given = [a for a in arrays_in(arguments) if isinstance(a, jax.Array)]
       limit_bytes = self.in_bytes(devices, sum(a.nbytes for a in given))
+    # Not loaded where nothing is planned.
+    from jaxmem.report import LimitShare
+
     share = LimitShare(
       written=str(self.written), pool_bytes=pool, device_bytes=device_bytes
     )

@@ -1,11 +1,9 @@
-"""What happens at jax's doors: which programs are planned, and run as planned.
+"""How programs come to be planned, and run as planned.
 
-A function of `jaxmem.jit` carries a tag in jax's compiler options; under
-`jaxmem.enable` programs are picked by name and size. When jax lowers a program
-under a limit, versions of it are compiled up to their schedules, and the
-cheapest that fits is lowered in its place. When XLA compiles, the hook plans
-what XLA scheduled. Afterwards XLA's own figures are compared with the limit,
-and with what its own plan takes.
+When jax lowers a program under a limit, versions of it are compiled up to their
+schedules, and the cheapest that fits is lowered in its place. When XLA
+compiles, the hook plans what XLA scheduled. Afterwards XLA's own figures are
+compared with the limit, and with what its own plan takes.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import dataclasses
 import itertools
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -26,14 +23,10 @@ from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import units
-from jaxmem.compiler import (
-  LoweredStep,
-  ScheduleCapture,
-  jax_doors,
-  most_bytes,
-)
+from jaxmem.compiler import LoweredStep, ScheduleCapture, jax_doors, programs
+from jaxmem.entry.policies import PLANNED, Policies
 from jaxmem.entry.policy import Policy
-from jaxmem.entry.records import CompileRecord, Records
+from jaxmem.entry.records import CompileRecord
 from jaxmem.entry.remembered import ProgramPlans
 from jaxmem.errors import InfeasibleError, PlanningError
 from jaxmem.planning import Decision, LimitPlan, PlannedModule, Request
@@ -168,17 +161,15 @@ class _Compile:
 
 
 class PlannedCompiles:
-  """The policies of a process, and what became of its compiles.
+  """The compiles of a process that are planned.
 
-  Attributes:
-    records: Of every compile that was to be planned.
+  Args:
+    policies: Who asks, and who is told what became of them.
   """
 
-  def __init__(self):
-    self.records = Records()
+  def __init__(self, policies: Policies):
+    self._policies = policies
     self._lock = threading.Lock()
-    self._policies: dict[str, Policy] = {}
-    self._enabled: Policy | None = None
     # By program as written, policy and limit: the version, and its option.
     self._picked: dict[
       tuple[int, str, int], tuple[core.Jaxpr, str, _Asked]
@@ -187,43 +178,6 @@ class PlannedCompiles:
     self._asked: dict[str, list[_Asked]] = {}
     self._numbers = itertools.count()
     self._compiles: list[_Compile] = []
-    self._warned: set[str] = set()
-
-  # Who asks.
-
-  def add(self, policy: Policy) -> str:
-    """Registers a policy; returns the compiler option that asks for it."""
-    with self._lock:
-      self._policies[policy.tag] = policy
-    return policy.tag
-
-  def enable(self, policy: Policy | None) -> Policy | None:
-    """Sets the policy of all other compiles; returns the one before."""
-    if policy is not None:
-      self.add(policy)
-    with self._lock:
-      before, self._enabled = self._enabled, policy
-    return before
-
-  # The doors; see `jax_doors.Policy`.
-
-  def stage(self, name: str) -> None:
-    """Hears that a planned function is called inside another's trace."""
-    self._warn_once(
-      f"stage {name}",
-      f"{name}, which jaxmem.jit compiles, is called inside another jitted"
-      " function and becomes a part of that: it plans nothing of its own. Give"
-      " the outermost function to jaxmem.jit, or use jaxmem.enable().",
-    )
-
-  def lower(self, lowering: jax_doors.Lowering) -> Any:
-    """Lowers a program as it is, or the version of it that fits a limit."""
-    policy = self._policy(lowering)
-    if policy is None:
-      return lowering.lower(option=lowering.option)
-    if policy.limit is None or not lowering.is_for_devices:
-      return lowering.lower(option=policy.tag)
-    return self._lower_to_fit(lowering, policy)
 
   def compile(self, compiling: jax_doors.Compiling) -> Any:
     """Compiles a program, planned if its policy says so."""
@@ -231,7 +185,7 @@ class PlannedCompiles:
     if found:
       asked = found[-1]
     else:
-      policy = self._policies.get(compiling.option)
+      policy = self._policies.of_option(compiling.option)
       if policy is None or policy.limit is not None:
         raise PlanningError(
           f"{compiling.name} has a memory limit, but was not lowered for the"
@@ -242,15 +196,8 @@ class PlannedCompiles:
       asked = _Asked(policy=policy, request=request, plans=plans)
     return self._compile(compiling, asked)
 
-  def _policy(self, lowering: jax_doors.Lowering) -> Policy | None:
-    if lowering.option is not None:
-      return self._policies.get(lowering.option)
-    policy = self._enabled
-    if policy is None or not policy.wants(lowering.name):
-      return None
-    return policy if most_bytes(lowering.jaxpr) >= policy.min_bytes else None
-
-  def _lower_to_fit(self, lowering: jax_doors.Lowering, policy: Policy) -> Any:
+  def lower(self, lowering: jax_doors.Lowering, policy: Policy) -> Any:
+    """Lowers the version of a program that fits its policy's limit."""
     start = time.perf_counter()
     assert policy.limit is not None
     step = LoweredStep(lowering, lowering.jaxpr)
@@ -301,7 +248,7 @@ class PlannedCompiles:
     except Exception as error:
       seconds = time.perf_counter() - start
       why_not = f"{type(error).__name__}: {error}".split(": the ")[0]
-      self.records.add(
+      self._policies.records.add(
         CompileRecord.failed(name, request.limit_bytes, seconds, why_not)
       )
       if isinstance(error, InfeasibleError):
@@ -327,8 +274,11 @@ class PlannedCompiles:
     try:
       with self._shown(compile_):
         executable = asked.plans.compiled(lambda: compiling.run(asked.tag))
-      executable = self._kept(compiling, compile_, executable)
+      own = executable
+      executable = self._kept(compiling, compile_, own)
       asked.plans.keep()
+      if asked.policy.options.keep_arena:
+        programs.remember(compiling, asked.tag if executable is own else None)
       return executable
     except jax.errors.JaxRuntimeError as error:
       if compile_.error is not None:
@@ -339,7 +289,8 @@ class PlannedCompiles:
       return executable
     finally:
       seconds = time.perf_counter() - start + asked.planning_s
-      self.records.add(compile_.record(executable, seconds), compile_.planned)
+      record = compile_.record(executable, seconds)
+      self._policies.records.add(record, compile_.planned)
       self._tell(compile_)
 
   def _unshown(self, compiling: jax_doors.Compiling, compile_: _Compile) -> Any:
@@ -416,20 +367,14 @@ class PlannedCompiles:
   def _tell(self, compile_: _Compile) -> None:
     if compile_.is_limited or compile_.fault is None:
       return
-    self._warn_once(
+    self._policies.warn_once(
       f"planning {compile_.function}",
       f"jaxmem could not plan {compile_.function} and left it to XLA's own"
       f" plan: {compile_.why_not}. Results are not affected.",
     )
 
-  def _warn_once(self, key: str, message: str) -> None:
-    with self._lock:
-      if key in self._warned:
-        return
-      self._warned.add(key)
-    # Even where warnings are errors, the user's step must compile.
-    with contextlib.suppress(Warning):
-      warnings.warn(message, compiler_hook.PlanningWarning, stacklevel=2)
+
+COMPILES = PlannedCompiles(PLANNED)
 
 
 def _program_bytes(memory: Any) -> int:

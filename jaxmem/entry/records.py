@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from jaxmem import units
-from jaxmem.planning import Decision, PlannedModule
+
+if TYPE_CHECKING:
+  from jaxmem.planning import Decision, PlannedModule
 
 # Of so many functions at least the compiles are told apart; a process that
 # makes functions without end must not fill its memory with their records.
@@ -62,7 +65,7 @@ class CompileRecord:
 
 
 # Hears of each compile, with the module that was planned if one was.
-Listener = Callable[[CompileRecord, PlannedModule[Decision] | None], None]
+Listener = Callable[[CompileRecord, "PlannedModule[Decision] | None"], None]
 
 
 class Records:

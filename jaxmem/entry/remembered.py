@@ -25,7 +25,7 @@ import jaxmem_hlo
 import ortools
 from jaxmem_hlo.module import Module
 
-from jaxmem.compiler import LoweredStep, jax_doors
+from jaxmem.compiler import LoweredStep, jax_doors, programs
 from jaxmem.entry.plan_store import PlanStore
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
@@ -254,7 +254,7 @@ def program_key(
   """
   devices = jax_doors.devices(lowered)
   about: dict[str, Any] = {
-    "program": jax_doors.program_digest(lowered),
+    "program": programs.program_digest(lowered),
     "platform": devices[0].platform,
     "runtime": devices[0].client.platform_version,
     "device": devices[0].device_kind,
@@ -273,7 +273,7 @@ def program_key(
 def _digest(step: LoweredStep, version: Version) -> str:
   """Returns the digest of a version as it is lowered."""
   lowered = step.with_jaxpr(version.step.jaxpr).lower()
-  return jax_doors.program_digest(lowered)
+  return programs.program_digest(lowered)
 
 
 @functools.cache

@@ -8,14 +8,13 @@ kept (`jaxmem.runtime.kept_arena.keep`).
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
 from jax.core import Tracer
 
-from jaxmem.compiler import jax_doors
+from jaxmem.compiler import jax_doors, programs
 from jaxmem.runtime import kept_arena
 
 
@@ -33,8 +32,9 @@ class ArenaKeepingJit:
     functools.update_wrapper(self, jitted)
     self._jitted = jitted
     self._compiled: dict[Hashable, Callable[..., Any]] = {}
-    # A function may call itself while it is traced for a compile.
-    self._lock = threading.RLock()
+    # With attributes of its own of these names it is a `jax.stages.Wrapped`,
+    # which can be exported. What they lead to keeps no arena.
+    self.trace, self.lower = jitted.trace, jitted.lower
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
     """Calls the function."""
@@ -43,14 +43,15 @@ class ArenaKeepingJit:
       return self._jitted(*args, **kwargs)
     function = self._compiled.get(key)
     if function is None:
-      with self._lock:
-        function = self._compiled.get(key) or self._compile(args, kwargs)
-        self._compiled[key] = function
+      # No lock is held, as a function may call itself, or wait for a thread
+      # that calls it, while it is traced. jax compiles each program once.
+      compiled = self._compile(args, kwargs)
+      function = self._compiled.setdefault(key, compiled)
     return function(*args, **kwargs)
 
   def release(self) -> None:
     """Frees all arenas that no call is using; the next calls take new ones."""
-    for function in self._compiled.values():
+    for function in list(self._compiled.values()):
       if isinstance(function, kept_arena.KeptArena):
         function.release()
 
@@ -76,13 +77,15 @@ class ArenaKeepingJit:
     if traced.jaxpr.effects:
       # It writes into references of the user's, or talks to the host.
       return self._jitted
-    compiled = traced.lower().compile()
+    lowered = traced.lower()
+    compiled = lowered.compile()
     shardings = (compiled.input_shardings, compiled.output_shardings)
     devices = {d for s in jax.tree.leaves(shardings) for d in s.device_set}
     memory = compiled.memory_analysis()
     has_temporaries = memory is None or memory.temp_size_in_bytes > 0
     if has_temporaries and {d.platform for d in devices} == {"cpu"}:
-      return kept_arena.keep(compiled)
+      data = programs.cached_bytes(lowered)
+      return kept_arena.keep(compiled, data=data)
     return self._jitted
 
 

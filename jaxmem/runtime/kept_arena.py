@@ -94,7 +94,10 @@ class KeptArena:
 
 
 def keep(
-  compiled: jax.stages.Compiled, *, strict: bool = False
+  compiled: jax.stages.Compiled,
+  *,
+  data: bytes | None = None,
+  strict: bool = False,
 ) -> KeptArena | jax.stages.Compiled:
   """Returns the same function with its temporaries placed, and kept allocated.
 
@@ -104,9 +107,10 @@ def keep(
   back when the returned function is deleted or its `release` is called.
 
   Args:
-    compiled: From `jax.jit(...).lower(...).compile()`, for XLA:CPU. It must be
-      fresh: what has been loaded from a cache cannot be written back, and
-      neither can a sort that has run.
+    compiled: From `jax.jit(...).lower(...).compile()`, for XLA:CPU. Without
+      `data` it must be fresh: what has been loaded from a cache cannot be
+      written back, and neither can a sort that has run.
+    data: Its executable, serialized when it was compiled.
     strict: Whether to raise, rather than warn, where that is not possible.
 
   Returns:
@@ -118,7 +122,7 @@ def keep(
       of jax is not understood.
   """
   try:
-    flat, arena_bytes = load_with_arena(compiled, _place_late)
+    flat, arena_bytes = load_with_arena(compiled, _place_late, data)
   except UnsupportedExecutableError as error:
     if strict:
       raise

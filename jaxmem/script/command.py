@@ -23,8 +23,9 @@ from jaxmem.script.at_import import when_imported
 from jaxmem.script.script import Script
 
 if TYPE_CHECKING:
-  from jaxmem.entry import CompileRecord, Enabled, Facts, Pictures
+  from jaxmem.entry import CompileRecord, Enabled
   from jaxmem.planning import Decision, PlannedModule
+  from jaxmem.script.pictures import Facts, Pictures
 
 # As cli.py says: the command was wrong; jaxmem failed.
 _EXIT_WRONG_COMMAND = 2
@@ -173,7 +174,7 @@ class _Run:
   def _enable(self) -> None:
     import jax
 
-    from jaxmem.entry import PLANNED, Pictures, enable
+    from jaxmem.entry import PLANNED, enable
 
     # Not as a context: threads may outlive the script's last line, and then
     # what they compile is held to the limit still.
@@ -184,6 +185,8 @@ class _Run:
       min_bytes=self._min_bytes,
     )
     if self._report is not None:
+      from jaxmem.script.pictures import Pictures
+
       self._pictures = Pictures()
     if self._pictures is not None or self._options.plan_only:
       # Programs that come from jax's cache are not shown by XLA.
@@ -201,7 +204,7 @@ class _Run:
     if not self._options.plan_only or not self._only.search(record.function):
       return
     if planned is not None:
-      from jaxmem.entry import main_figures
+      from jaxmem.script.pictures import main_figures
 
       self._stop = _Stop(record, main_figures(record, planned))
     elif record.planned_bytes >= self._min_bytes:

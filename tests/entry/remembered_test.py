@@ -20,16 +20,10 @@ import small_steps
 from absl.testing import absltest, parameterized
 
 import jaxmem
-from jaxmem.entry import (
-  PLANNED,
-  Pictures,
-  main_figures,
-  planned_compiles,
-  remembered,
-  table,
-)
+from jaxmem.entry import PLANNED, planned_compiles, remembered, table
 from jaxmem.entry.plan_store import PlanStore
 from jaxmem.planning import Request
+from jaxmem.script.pictures import Pictures, main_figures
 from jaxmem.versions import knapsack
 
 _OPTIONS = jaxmem.Options(effort="fast")

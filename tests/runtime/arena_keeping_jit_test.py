@@ -1,6 +1,7 @@
 """Functions that keep their arenas choose what runs as jax does."""
 
 import copy
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -89,6 +90,32 @@ class ArenaKeepingJitTest(parameterized.TestCase):
     kept = _kept(lambda x: step(x))
     self.assert_equal_to_jax(kept(_array()))
     self.assertLen(calls, 1)
+
+  def test_a_thread_that_calls_it_while_it_compiles(self):
+    found = []
+
+    def step(x):
+      if len(x) == 32 and not found:
+        thread = threading.Thread(
+          target=lambda: found.append(kept(jnp.ones((16, 16)))), daemon=True
+        )
+        thread.start()
+        thread.join(60)
+      return _step(x)
+
+    kept = _kept(lambda x: step(x))
+    self.assert_equal_to_jax(kept(_array()))
+    self.assertLen(found, 1)
+
+  def test_exports_hold_the_plain_program(self):
+    kept, x = _kept(), _array()
+    kept(x)
+    exported = jax.export.export(kept)(x)
+    self.assertEqual(exported.fun_name, "_step")
+    self.assertLen(exported.in_avals, 1)
+    own = jax.export.export(jax.jit(_step))(x)
+    self.assertEqual(exported.mlir_module(), own.mlir_module())
+    self.assert_equal_to_jax(exported.call(x))
 
   def test_copies(self):
     kept = _kept()

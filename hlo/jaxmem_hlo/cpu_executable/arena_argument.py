@@ -33,14 +33,17 @@ _POINTER_BYTES = 8
 
 
 def load_with_arena(
-  compiled: jax.stages.Compiled, offsets_fn: executable.OffsetsFn
+  compiled: jax.stages.Compiled,
+  offsets_fn: executable.OffsetsFn,
+  data: bytes | None = None,
 ) -> tuple[jax.stages.Compiled, int]:
   """Returns a compiled CPU function that takes its arena and returns it.
 
   Args:
-    compiled: A freshly compiled function; it stays usable.
+    compiled: A compiled function; it stays usable.
     offsets_fn: Where to put temporaries; see `load_placed`. Where that is
       not possible, they stay where XLA put them.
+    data: Its executable, serialized when it was compiled; None if it is fresh.
 
   Returns:
     (flat, arena_bytes). flat takes the leaves of the arguments and an arena,
@@ -51,7 +54,7 @@ def load_with_arena(
     UnsupportedExecutableError: If the executable, or this version of JAX, is
       not understood.
   """
-  opened = compiled_function.open_compiled(compiled)
+  opened = compiled_function.open_compiled(compiled, data)
   read = executable.read_cpu_executable(opened.data)
   with contextlib.suppress(UnsupportedExecutableError, ValueError):
     data, _ = executable.place(read, offsets_fn)

@@ -140,11 +140,14 @@ _PER_ARRAY = (
 )
 
 
-def open_compiled(compiled: jax.stages.Compiled) -> OpenedFunction:
+def open_compiled(
+  compiled: jax.stages.Compiled, data: bytes | None = None
+) -> OpenedFunction:
   """Returns a compiled function with the bytes of its executable.
 
   Args:
-    compiled: A freshly compiled function, for XLA:CPU.
+    compiled: A compiled function, for XLA:CPU.
+    data: Its executable, serialized when it was compiled; None if it is fresh.
 
   Raises:
     UnsupportedExecutableError: If it cannot be serialized, or is not for CPU.
@@ -155,6 +158,8 @@ def open_compiled(compiled: jax.stages.Compiled) -> OpenedFunction:
       raise UnsupportedExecutableError("The executable is not for XLA:CPU.")
     if own.host_callbacks or own.keepalive:
       raise UnsupportedExecutableError("The function calls back into Python.")
+    if data is not None:
+      return OpenedFunction(compiled, data)
     return OpenedFunction(compiled, own.xla_executable.serialize())
   except UnsupportedExecutableError:
     raise

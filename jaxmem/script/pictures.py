@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import units
-from jaxmem.entry.records import CompileRecord, table_cells
+from jaxmem.entry import CompileRecord, table_cells
 from jaxmem.planning import Decision, LimitPlan, PlannedModule
 from jaxmem.report import Table, layout, plan_html
 
