@@ -39,6 +39,7 @@ __all__ = [
   "lora",
   "mobile",
   "training",
+  "unet",
   "video",
   "vision",
 ]
