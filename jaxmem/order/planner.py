@@ -28,10 +28,16 @@ _TEAMS: dict[Effort, tuple[MinCutSearch, tuple[Orderer, ...]]] = {
     (),
   ),
   "normal": (
-    MinCutSearch(max_passes=60, max_runs=200_000, max_flows=60, tolerance=1e-4),
+    MinCutSearch(
+      max_passes=60,
+      max_runs=200_000,
+      max_stalled_passes=12,
+      max_flows=60,
+      tolerance=1e-4,
+    ),
     (
-      ProbingProver(max_flows=2_000, tolerance=1e-4),
-      CpSatOrderer(max_nodes=200, max_deterministic_time=0.5),
+      ProbingProver(max_flows=1_000, tolerance=1e-4),
+      CpSatOrderer(max_nodes=100, max_deterministic_time=0.2),
     ),
   ),
   "prove": (

@@ -50,6 +50,8 @@ class MinCutSearch:
     max_runs: After how many node executions, a few microseconds each, without
       a better order to begin no new pass. Five times as many end the search in
       any case.
+    max_stalled_passes: After how many passes without a better order to begin no
+      new one.
     max_flows: How many minimum cuts to spend on the final bound.
     tolerance: The gap to stop at, relative to the bound less
       `graph.base_bytes`.
@@ -57,6 +59,7 @@ class MinCutSearch:
 
   max_passes: int = 160
   max_runs: int = 1_000_000
+  max_stalled_passes: int = 160
   max_flows: int = 150
   tolerance: float = 0.0
 
@@ -78,6 +81,7 @@ class _SearchRun:
     # Each order is better than the one before it; the first was given.
     self._improvements = [known.order]
     self._num_runs_at_best = 0
+    self._num_passes_at_best = 0
     self._peak_bytes = known.peak_bytes
     self._bound = known.lower_bound_bytes
 
@@ -116,6 +120,7 @@ class _SearchRun:
     return (
       self._peak_bytes <= self._bound + limits.tolerance * rest_bytes
       or self._num_passes >= limits.max_passes
+      or self._num_passes >= self._num_passes_at_best + limits.max_stalled_passes
       or num_runs >= self._num_runs_at_best + limits.max_runs
       or num_runs >= _MAX_EXTENSION * limits.max_runs
     )
@@ -185,6 +190,7 @@ class _SearchRun:
       self._improvements.append(order)
       self._peak_bytes = peak_bytes
       self._num_runs_at_best = self._num_runs()
+      self._num_passes_at_best = self._num_passes
     return peak_bytes
 
   def _partition_at_bottlenecks(

@@ -54,7 +54,13 @@ class LimitPlanner:
     self._options = options
     self._device = device
     with self._timed():
-      planned = plan_module(module, device, options, hides_copies=False)
+      planned = plan_module(
+        module,
+        device,
+        options,
+        hides_copies=False,
+        proves=options.effort == "prove",
+      )
       self._planned = OrderedModule(planned, device.rates, options.offload)
 
   @functools.cached_property
@@ -82,6 +88,11 @@ class LimitPlanner:
     """Bytes of the whole program by XLA's own plan, as predicted."""
     base = self._planned
     return base.fixed_bytes + base.planned.decision.baseline_bytes
+
+  @property
+  def least_bytes(self) -> int:
+    """Bytes of the whole program that no edits go below."""
+    return self._planned.fixed_bytes + self._least_base().bound.num_bytes
 
   @property
   def step_s(self) -> float:
@@ -195,12 +206,16 @@ class LimitPlanner:
   def _smallest(self) -> Fit:
     """Returns the smallest plan that is found.
 
-    The one with the fewest live bytes need not be it where few large values
-    are packed: there, plans for less and less room are sketched.
+    Where many values are packed, views hardly differ, and XLA's order does not
+    take less than the planned one. Where few large ones are, either may, and
+    the plan with the fewest live bytes need not be the smallest: plans for less
+    and less room are sketched.
     """
-    found = [b.smallest(view) for b in self._bases() for view in VIEWS]
-    best = min(found, key=_size)
-    best = min(best, *(best.base.smallest(v) for v in LAST_VIEWS), key=_size)
+    best = self._planned.smallest(VIEWS[0])
+    if self._planned.num_steps <= _TUNING.few_steps:
+      found = [b.smallest(VIEWS[0]) for b in self._bases()]
+      best = min(found, key=_size)
+      best = min(best, best.base.smallest(LAST_VIEWS[0]), key=_size)
     while best.temp_bytes and best.base.num_steps <= _TUNING.few_steps:
       sketches = self._all_sketches(
         int(_TUNING.shrinking_share * best.temp_bytes)

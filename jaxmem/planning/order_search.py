@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import UnsupportedModuleError, schedule
@@ -85,6 +84,7 @@ class OrderSearch:
     module: A scheduled module.
     platform: "cpu" or "cuda".
     options: How hard to try.
+    proves: Whether to show that no order needs less, as far as the effort goes.
     like: The model of the module that this one was made from, if any.
 
   Attributes:
@@ -98,12 +98,14 @@ class OrderSearch:
     module: Module,
     platform: str,
     options: Options,
+    proves: bool,
     like: AssignmentModel | None = None,
   ):
     self._module = module
     self.model = AssignmentModel(module, platform, like)
     self.orders: dict[int, tuple[int, ...]] = {}
     self._options = options
+    self._proves = proves
     # Lower bounds of what called computations need, over all their orders.
     self._callee_bounds: dict[int, int] = {}
     self._callees = callee_peaks(self.model, self._plan_inner)
@@ -176,15 +178,18 @@ class OrderSearch:
     proven = self._proven()
     if proven is not None:
       return proven, self._with_closer(self._packed_graph, proven.candidates)
-    free = self._search(graph, start=self._packed.order)
+    free = self._search(graph, self._proves, start=self._packed.order)
     return free, self._by_turns(free.candidates)
 
-  def _search(self, graph: Graph, **options: Any) -> order.OrderResult:
+  def _search(
+    self, graph: Graph, proves: bool, start: Sequence[int] | None = None
+  ) -> order.OrderResult:
     return order.plan_order(
       graph,
       effort=self._options.effort,
+      prove=proves,
+      start=start,
       near_initial=self._is_close_first,
-      **options,
     )
 
   @property
@@ -227,7 +232,7 @@ class OrderSearch:
 
   @functools.cached_property
   def _packed(self) -> order.OrderResult:
-    return self._search(self._packed_graph, prove=False)
+    return self._search(self._packed_graph, proves=False)
 
   @functools.cached_property
   def _packed_graph(self) -> Graph:
@@ -256,7 +261,9 @@ class OrderSearch:
     peak = liveness.peak_bytes(graph, initial)
     bound = 0
     if graph.num_nodes >= _MIN_NODES:
-      found = order.plan_order(graph, effort=self._options.effort)
+      found = order.plan_order(
+        graph, effort=self._options.effort, prove=self._proves
+      )
       bound = found.lower_bound_bytes
       if found.peak_bytes < peak:
         before = self.model.temp_bytes(self.orders)

@@ -29,7 +29,11 @@ from jaxmem.rewrite import find_copies
 
 
 def plan_module(
-  module: Module, device: Device, options: Options, hides_copies: bool = True
+  module: Module,
+  device: Device,
+  options: Options,
+  hides_copies: bool = True,
+  proves: bool = True,
 ) -> PlannedModule[ModulePlan]:
   """Plans a module.
 
@@ -40,6 +44,8 @@ def plan_module(
     hides_copies: Whether copies to and from the host are put behind kernels, as
       far as the bytes of XLA's own order allow. If not, each stays where few
       bytes want it, even if the device waits there.
+    proves: Whether to spend time on showing that no order needs less, as far as
+      the effort allows. Who edits the order next has no use for that.
 
   Returns:
     The plan. Its orders are checked: every instruction once, after all it
@@ -52,7 +58,7 @@ def plan_module(
       something else than it should.
   """
   with paused_collector:
-    decision = _decide(module, device.platform, options)
+    decision = _decide(module, device.platform, options, proves)
     planned = PlannedModule.of(module, decision)
     if hides_copies:
       planned = hide_planned_copies(planned, device)
@@ -75,9 +81,11 @@ def verify_module(model: AssignmentModel) -> None:
   report.raise_if_faulty()
 
 
-def _decide(module: Module, platform: str, options: Options) -> ModulePlan:
+def _decide(
+  module: Module, platform: str, options: Options, proves: bool
+) -> ModulePlan:
   start = time.perf_counter()
-  original = OrderSearch(module, platform, options)
+  original = OrderSearch(module, platform, options, proves)
   check_understood(original.entry)
   baseline = original.model.assign().temp_bytes
   enough = baseline * (1 - options.min_gain)
@@ -86,7 +94,7 @@ def _decide(module: Module, platform: str, options: Options) -> ModulePlan:
   found = None
   if removed and options.remove_copies:
     changed = module.with_bitcasts(removed)
-    search = OrderSearch(changed, platform, options, original.model)
+    search = OrderSearch(changed, platform, options, proves, original.model)
     # Copies that need not be made save time, too.
     copied = sum(copies.removable.values())
     is_copied_much = copied >= baseline * options.min_gain

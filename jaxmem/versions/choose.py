@@ -199,6 +199,8 @@ class _VersionSearch:
     small = _small_versions(self._written, self._schedules, self._request)
     for version in small:
       tried = known.get((version.dropped, version.choice)) or self._try(version)
+      if nearest and tried.planner.least_bytes >= nearest[1].smallest_bytes:
+        continue
       try:
         plan = tried.planner.fit(self._limit_bytes).decision
       except InfeasibleError as error:
