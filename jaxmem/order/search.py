@@ -120,7 +120,7 @@ class _SearchRun:
     return (
       self._peak_bytes <= self._bound + limits.tolerance * rest_bytes
       or self._num_passes >= limits.max_passes
-      or self._num_passes >= self._num_passes_at_best + limits.max_stalled_passes
+      or self._num_passes - self._num_passes_at_best >= limits.max_stalled_passes
       or num_runs >= self._num_runs_at_best + limits.max_runs
       or num_runs >= _MAX_EXTENSION * limits.max_runs
     )
