@@ -61,6 +61,7 @@ class Chooser:
     self._work = TUNING.work[effort]
     self._rates = rates
     self._start = start
+    self._starts = {start.transfers: start}
     self._unedited = start.profile()
     self._floor_bytes = lower_bound.unavoidable_bytes(
       problem, with_host=rates is not None
@@ -167,17 +168,25 @@ class Chooser:
     if self._rates is None:
       return best_start
     style = Style(depth=TUNING.moving_depth)
-    best = _rank(greedy.solve(best_start, limit, style), limit)
+    best = _rank(best_start.solve(limit, style), limit)
     for ranked in offload.candidates(self.problem, limit):
       for count in TUNING.num_values_moved:
-        moved = offload.schedule(self.problem, ranked, self._rates, count)
-        start = greedy.Start(self.problem, moved)
-        rank = _rank(greedy.solve(start, limit, style), limit)
+        moved = tuple(
+          offload.schedule(self.problem, ranked, self._rates, count)
+        )
+        start = self._start_with(moved)
+        rank = _rank(start.solve(limit, style), limit)
         if rank < best:
           best, best_start = rank, start
         if len(moved) < count:
           break
     return best_start
+
+  def _start_with(self, transfers: tuple[Transfer, ...]) -> greedy.Start:
+    """Returns what the runs with some moves to the host begin with."""
+    if transfers not in self._starts:
+      self._starts[transfers] = greedy.Start(self.problem, transfers)
+    return self._starts[transfers]
 
   # The smallest plan.
 

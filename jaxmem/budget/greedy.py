@@ -38,6 +38,8 @@ class Start:
     self.transfers = tuple(transfers)
     self._profile = Profile(problem, transfers=transfers)
     self._closures = Closures(self._profile)
+    # By limit and style, the runs that see true costs: many ask for the same.
+    self._solved: dict[tuple[int, Style], Profile] = {}
 
   def profile(self) -> Profile:
     """Returns a plan without events."""
@@ -46,6 +48,26 @@ class Start:
   def closures(self, profile: Profile) -> Closures:
     """Returns closures on a plan without events."""
     return Closures(profile, self._closures)
+
+  def solve(self, limit_bytes: int, style: Style) -> Profile:
+    """Returns the plan of one greedy run; it may not fit.
+
+    Args:
+      limit_bytes: The limit.
+      style: How to judge moves.
+    """
+    if style.seconds is not None:
+      return self._solve(limit_bytes, style)
+    key = limit_bytes, style
+    if key not in self._solved:
+      self._solved[key] = self._solve(limit_bytes, style)
+    return self._solved[key].copy()
+
+  def _solve(self, limit_bytes: int, style: Style) -> Profile:
+    profile = _Search(self, limit_bytes, style).run()
+    clean(profile)
+    delete(profile, limit_bytes, style.seconds)
+    return profile
 
 
 def clean(profile: Profile) -> None:
@@ -241,17 +263,3 @@ class _Search:
           for kept in self._finder.kept_values(gap, depth):
             groups[kept, depth].append(gap)
     return groups
-
-
-def solve(start: Start, limit_bytes: int, style: Style) -> Profile:
-  """Returns the plan of one greedy run; it may not fit.
-
-  Args:
-    start: The problem, and what goes to the host.
-    limit_bytes: The limit.
-    style: How to judge moves.
-  """
-  profile = _Search(start, limit_bytes, style).run()
-  clean(profile)
-  delete(profile, limit_bytes, style.seconds)
-  return profile

@@ -66,7 +66,7 @@ def gather(start: Start, limit_bytes: int, num_runs: int) -> Pool:
     else:
       style = _noisy_style(problem, kinds, random_source)
       aim = random_source.choice(_TUNING.noisy_aims)
-    plan = greedy.solve(start, int(limit_bytes * aim), style)
+    plan = start.solve(int(limit_bytes * aim), style)
     events.update(plan.events)
     if aim < 1.0 and plan.peak_bytes <= limit_bytes:
       greedy.delete(plan, limit_bytes)
@@ -88,7 +88,7 @@ def sketch(start: Start, limit_bytes: int) -> Profile:
   if pool.lowest.peak_bytes > _TUNING.last_depth_miss * limit_bytes:
     return pool.lowest
   deep = Style(depth=_TUNING.last_depth)
-  plan = greedy.solve(start, limit_bytes, deep)
+  plan = start.solve(limit_bytes, deep)
   return min(plan, pool.lowest, key=lambda p: (p.peak_bytes, p.seconds))
 
 

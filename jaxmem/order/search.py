@@ -117,10 +117,11 @@ class _SearchRun:
     limits = self._limits
     num_runs = self._num_runs()
     rest_bytes = max(0, self._bound - self._graph.base_bytes)
+    num_stalled = self._num_passes - self._num_passes_at_best
     return (
       self._peak_bytes <= self._bound + limits.tolerance * rest_bytes
       or self._num_passes >= limits.max_passes
-      or self._num_passes - self._num_passes_at_best >= limits.max_stalled_passes
+      or num_stalled >= limits.max_stalled_passes
       or num_runs >= self._num_runs_at_best + limits.max_runs
       or num_runs >= _MAX_EXTENSION * limits.max_runs
     )

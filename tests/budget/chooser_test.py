@@ -102,7 +102,7 @@ class ChooseTest(parameterized.TestCase):
     problem = budget_problems.random_problem(seed + 50, num_steps=14)
     peak = Profile(problem).peak_bytes
     for limit in (int(0.9 * peak), int(0.8 * peak), int(0.7 * peak)):
-      plan = greedy.solve(greedy.Start(problem), limit, _STYLE)
+      plan = greedy.Start(problem).solve(limit, _STYLE)
       events = pool.all_events(problem, most=10_000)
       self.assertIsNotNone(events)
       best = exact.choose_from_pool(problem, limit, events or (), work=20.0)
@@ -172,7 +172,7 @@ class GreedyTest(absltest.TestCase):
   def test_makes_inputs_again_rather_than_keep_them(self):
     # Six layers in 40 bytes: only with runs that feed each other.
     problem = budget_problems.chain(6)
-    plan = greedy.solve(greedy.Start(problem), 40, _STYLE)
+    plan = greedy.Start(problem).solve(40, _STYLE)
     self.assertLessEqual(plan.peak_bytes, 40)
     fed = [(u, b) for u, b in plan.events if plan.has(u - 1, b)]
     self.assertNotEmpty(fed)
