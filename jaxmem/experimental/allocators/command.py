@@ -135,7 +135,10 @@ def _size(text: str) -> int:
 def _run(step: Any, options: argparse.Namespace) -> int:
   from jaxmem.experimental import jaxpr_order
   from jaxmem.experimental.allocators import memcost
+  from jaxmem.report import Progress
 
+  progress = Progress()
+  progress.show("tracing the step")
   program = jaxpr_order.from_function(
     step.function,
     *step.args,
@@ -150,12 +153,14 @@ def _run(step: Any, options: argparse.Namespace) -> int:
     has_views=options.views,
     plans_loops=options.loops,
   )
-  found = memcost.tables(program, allocators, extensions)
+  found = memcost.tables(program, allocators, extensions, progress.show)
   for number, table in enumerate(found):
+    progress.close()
     if options.json:
       print(json.dumps(dataclasses.asdict(table)), flush=True)
     else:
       print("\n" * bool(number) + render(table), flush=True)
+  progress.close()
   if not options.json:
     print(f"\n{_COLUMNS}", end="")
   return 0

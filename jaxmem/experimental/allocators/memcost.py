@@ -7,7 +7,7 @@ counts are the values between: arguments and outputs are the caller's.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from jax.extend import core
@@ -211,6 +211,7 @@ def tables(
   program: JaxprGraph,
   allocators: Sequence[Allocator],
   extensions: Extensions | None = None,
+  show: Callable[[str], None] = lambda what: None,
 ) -> Iterator[CostTable]:
   """Yields the table of a step, and that of its forward pass if it has one.
 
@@ -218,6 +219,7 @@ def tables(
     program: The step.
     allocators: The strategies.
     extensions: None for none of them.
+    show: Told what is done next.
 
   Raises:
     ValidationError: If a result is wrong.
@@ -229,7 +231,9 @@ def tables(
   )
   for which, found in passes:
     if found is not None:
-      yield cost_table(found, allocators, which, extensions or Extensions())
+      yield cost_table(
+        found, allocators, which, extensions or Extensions(), show
+      )
 
 
 def cost_table(
@@ -237,10 +241,18 @@ def cost_table(
   allocators: Sequence[Allocator],
   which: Pass,
   extensions: Extensions,
+  show: Callable[[str], None],
 ) -> CostTable:
   """Runs all strategies on one program, and checks every result.
 
   The last row is jaxmem's placement in the order that jaxmem plans.
+
+  Args:
+    program: The program.
+    allocators: The strategies.
+    which: What to call the program.
+    extensions: What becomes of it before.
+    show: Told what is done next.
 
   Raises:
     ValidationError: If a result is wrong.
@@ -250,15 +262,21 @@ def cost_table(
 
   def cost(allocator: Allocator, steps: Sequence[int] | None = None) -> Cost:
     if not extensions.plans_loops:
-      own = graph
-    else:
-      try:
-        own = extensions.graph(program, allocator)
-      except OutOfMemoryError:
-        return Cost(strategy=allocator.name, reserved_bytes=None)
-    return measure(from_graph(own, steps, outputs="caller"), allocator)
+      own = (
+        trace if steps is None else from_graph(graph, steps, outputs="caller")
+      )
+      return measure(own, allocator)
+    try:
+      own_graph = extensions.graph(program, allocator)
+    except OutOfMemoryError:
+      return Cost(strategy=allocator.name, reserved_bytes=None)
+    return measure(from_graph(own_graph, steps, outputs="caller"), allocator)
 
-  costs = [cost(allocator) for allocator in allocators]
+  costs = []
+  for number, allocator in enumerate(allocators, 1):
+    show(f"{which}, {number} of {len(allocators)}: {allocator.name}")
+    costs.append(cost(allocator))
+  show(f"{which}: planning the order of {graph.num_nodes} operators")
   # The search's own order packs best: close to the program's, it is flat.
   found = order.plan_order(graph, near_initial=False)
   last = cost(Static(method="jaxmem", use_solver=False), found.order)

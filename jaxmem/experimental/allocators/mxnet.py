@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from jaxmem.experimental.allocators import bit_sets
 from jaxmem.experimental.allocators.in_place import chains, hand_overs
 from jaxmem.experimental.allocators.parallel import (
   Relation,
   Safety,
+  groups_after,
   relation,
   with_sharing_edges,
 )
@@ -119,11 +121,8 @@ class _Simulation:
 
   def _search(self, node: int, size_bytes: int) -> int | None:
     """Returns an index into the box."""
-    usable = [
-      index
-      for index, (_, last) in enumerate(self._box)
-      if self._related.allows(last, node)
-    ]
+    allowed = self._related.followed(node)
+    usable = [i for i, (_, last) in enumerate(self._box) if allowed[last]]
     ratio = self._settings.match_range
     if ratio is None:
       return usable[-1] if usable else None
@@ -170,29 +169,27 @@ class MxnetColoring:
       return definer is not None and related.allows(operand, definer)
 
     over = hand_overs(trace, may_overwrite) if self.in_place else {}
-    groups = chains(trace, over)
-    sizes = [trace.buffers[group[0]].size_bytes for group in groups]
-    colors: list[list[int]] = []
+    # Large ones first; equal ones in the order of their allocations.
+    groups = sorted(
+      chains(trace, over), key=lambda g: -trace.buffers[g[0]].size_bytes
+    )
+    after = groups_after(trace, related, groups)
+    before = bit_sets.transposed(after, len(groups))
+    colors: list[int] = []
+    sizes: list[int] = []
     storage_of: dict[int, int] = {}
-    for number in sorted(range(len(groups)), key=lambda g: (-sizes[g], g)):
+    for number, group in enumerate(groups):
+      conflicts = ~(after[number] | before[number])
       color = next(
-        (
-          c
-          for c, members in enumerate(colors)
-          if not any(
-            _conflict(trace, related, groups[number], groups[m])
-            for m in members
-          )
-        ),
+        (c for c, members in enumerate(colors) if not members & conflicts),
         len(colors),
       )
       if color == len(colors):
-        colors.append([])
-      colors[color].append(number)
-      storage_of |= dict.fromkeys(groups[number], color)
-    result = storages_result(
-      trace, self.name, storage_of, [sizes[c[0]] for c in colors]
-    )
+        colors.append(0)
+        sizes.append(trace.buffers[group[0]].size_bytes)
+      colors[color] |= 1 << number
+      storage_of |= dict.fromkeys(group, color)
+    result = storages_result(trace, self.name, storage_of, sizes)
     if self.safety == "edges":
       return with_sharing_edges(trace, result)
     return result
@@ -211,24 +208,3 @@ def storages_result(
     segments=tuple(Segment(size, 0, len(trace.events)) for size in sizes),
     peak_bytes=sum(sizes),
   )
-
-
-def _conflict(
-  trace: Trace, related: Relation, one: list[int], other: list[int]
-) -> bool:
-  return not (
-    _ends_before(trace, related, one, other)
-    or _ends_before(trace, related, other, one)
-  )
-
-
-def _ends_before(
-  trace: Trace, related: Relation, one: list[int], other: list[int]
-) -> bool:
-  """Whether a chain's last buffer is done with when the other chain begins."""
-  last, first = one[-1], other[0]
-  end, start = trace.live_steps[last, 1], trace.live_steps[first, 0]
-  definer = trace.buffers[first].definer
-  if end > start or definer is None or trace.buffers[last].live_at_end:
-    return False
-  return related.allows(last, definer)

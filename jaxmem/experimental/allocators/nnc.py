@@ -10,12 +10,17 @@ bytes of its begin. Tensors are inserted into it until all are there.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import NamedTuple
 
+import numpy as np
+
+from jaxmem.experimental.allocators import bit_sets
 from jaxmem.experimental.allocators.in_place import chains, hand_overs
 from jaxmem.experimental.allocators.parallel import (
   Relation,
   Safety,
+  groups_after,
   relation,
   with_sharing_edges,
 )
@@ -23,6 +28,8 @@ from jaxmem.experimental.allocators.trace import Result, Trace, arena_result
 
 _SOURCE = -1
 _SINK = -2
+# So few edges are looked at one by one, more of them together.
+_FEW_EDGES = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,24 +114,11 @@ class Tensors:
     self.chains = sorted(groups, key=lambda g: -size(g))
     self.sizes = [size(group) for group in self.chains]
     self.starts = [int(trace.live_steps[g[0], 0]) for g in self.chains]
-    ends = [int(trace.live_steps[g[-1], 1]) for g in self.chains]
+    self.after = groups_after(trace, related, self.chains)
     count = len(self.chains)
-    self.after = [0] * count
-    self.before = [0] * count
-    for a, chain in enumerate(self.chains):
-      last = chain[-1]
-      if trace.buffers[last].live_at_end:
-        continue
-      for b, other in enumerate(self.chains):
-        definer = trace.buffers[other[0]].definer
-        if ends[a] > self.starts[b] or definer is None:
-          continue
-        if related.allows(last, definer):
-          self.after[a] |= 1 << b
-          self.before[b] |= 1 << a
+    self.before = bit_sets.transposed(self.after, count)
     self.num_edges = [
-      count - 1 - (self.after[t] | self.before[t]).bit_count()
-      for t in range(count)
+      count - 1 - self.apart(t).bit_count() for t in range(count)
     ]
 
   def apart(self, tensor: int) -> int:
@@ -148,6 +142,62 @@ class _Edge(NamedTuple):
   weight: int
 
 
+class _Candidate(NamedTuple):
+  """A tuple of tensors to insert together; the least comes first.
+
+  Attributes:
+    falling_size: Minus the bytes of the largest.
+    falling_edges: Minus with how many they interfere, added up.
+    tensors: In the order of their first accesses.
+  """
+
+  falling_size: int
+  falling_edges: int
+  tensors: tuple[int, ...]
+
+
+class _Edges:
+  """Edges by number; they never change, but one is replaced by others."""
+
+  def __init__(self):
+    self.edges: list[_Edge | None] = []
+    # Start, end and weight per edge; what is gone has weight -1.
+    self._rows = np.zeros((256, 3), np.int64)
+
+  def add(self, edge: _Edge) -> None:
+    """Adds an edge under the next number."""
+    number = len(self.edges)
+    if number == len(self._rows):
+      self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+    self._rows[number] = edge.start, edge.end, edge.weight
+    self.edges.append(edge)
+
+  def pop(self, number: int) -> _Edge:
+    """Removes an edge."""
+    edge = self.edges[number]
+    assert edge is not None
+    self.edges[number] = None
+    self._rows[number, 2] = -1
+    return edge
+
+  def first(
+    self, begin: int, size: int, starts: np.ndarray, ends: np.ndarray
+  ) -> int | None:
+    """Returns the first edge, of those from a number on, that will do.
+
+    Args:
+      begin: The first number to look at.
+      size: The least weight.
+      starts: Where an edge may start, as flags of the tensors; the source and
+        the sink count from the end.
+      ends: Where it may end, likewise.
+    """
+    rows = self._rows[begin : len(self.edges)]
+    wide = np.flatnonzero(rows[:, 2] >= size)
+    suits = starts[rows[wide, 0]] & ends[rows[wide, 1]]
+    return begin + int(wide[suits.argmax()]) if suits.any() else None
+
+
 class _Insertion:
   """The allocation graph as it grows; edges know which bytes they mean."""
 
@@ -157,43 +207,53 @@ class _Insertion:
     self._left = (1 << len(tensors.sizes)) - 1
     self._offsets = [0] * len(tensors.sizes)
     self._height = 0
-    # Edges never change, they are replaced; this finds them by number.
-    self._edges: dict[int, _Edge] = {}
-    self._num_edges = 0
+    self._edges = _Edges()
     # Edges below this number do not suit a tuple.
     self._searched: dict[tuple[int, ...], int] = {}
 
   def run(self) -> list[int]:
     """Returns the offset of each tensor, in bytes."""
-    while self._left:
-      candidates = self._candidates()
-      for candidate in candidates:
-        found = self._find_edge(candidate)
-        if found is not None:
-          self._insert(candidate, self._edges.pop(found))
-          break
-      else:
-        self._insert(candidates[0], self._new_edge(candidates[0]))
+    num_edges = self._tensors.num_edges
+    falling = sorted(range(len(num_edges)), key=lambda t: -num_edges[t])
+    for _, alike in itertools.groupby(falling, num_edges.__getitem__):
+      self._insert_alike([t for t in alike if self._left >> t & 1])
     return self._offsets
 
-  def _candidates(self) -> list[tuple[int, ...]]:
-    tensors = self._tensors
-    left = [t for t in range(len(tensors.sizes)) if self._left >> t & 1]
-    most = max(tensors.num_edges[t] for t in left)
-    found = []
-    for tensor in left:
-      if tensors.num_edges[tensor] == most:
-        found.append((tensor,))
-        found += self._with_larger(tensor)
-    # Both count descending; ties go by the numbers of the tensors.
-    return sorted(
-      found,
-      key=lambda c: (
-        -max(tensors.sizes[t] for t in c),
-        -sum(tensors.num_edges[t] for t in c),
-        c,
-      ),
-    )
+  def _insert_alike(self, alike: list[int]) -> None:
+    """Inserts tensors that interfere with equally many, and tuples of them."""
+    candidates = {tensor: self._candidates(tensor) for tensor in alike}
+    while candidates:
+      inserted = self._insert_first(
+        sorted(itertools.chain.from_iterable(candidates.values()))
+      )
+      for tensor, found in [*candidates.items()]:
+        if tensor in inserted:
+          del candidates[tensor]
+        elif not inserted.isdisjoint(found[-1].tensors):
+          candidates[tensor] = self._candidates(tensor)
+
+  def _insert_first(self, candidates: list[_Candidate]) -> set[int]:
+    """Inserts the first that finds an edge, else the first; returns which."""
+    for candidate in candidates:
+      found = self._find_edge(candidate)
+      if found is not None:
+        self._insert(candidate.tensors, self._edges.pop(found))
+        return {*candidate.tensors}
+    first = candidates[0]
+    self._insert(first.tensors, self._new_edge(-first.falling_size))
+    return {*first.tensors}
+
+  def _candidates(self, tensor: int) -> list[_Candidate]:
+    """Returns a tensor alone, and what `_with_larger` adds to it."""
+    sizes, num_edges = self._tensors.sizes, self._tensors.num_edges
+    return [
+      _Candidate(
+        falling_size=-max(sizes[t] for t in tensors),
+        falling_edges=-sum(num_edges[t] for t in tensors),
+        tensors=tensors,
+      )
+      for tensors in ((tensor,), *self._with_larger(tensor))
+    ]
 
   def _with_larger(self, tensor: int) -> list[tuple[int, ...]]:
     """Pairs and triples of a tensor with the largest that suit it."""
@@ -213,40 +273,55 @@ class _Insertion:
   def _access(self, tensor: int) -> tuple[int, int]:
     return self._tensors.starts[tensor], tensor
 
-  def _find_edge(self, candidate: tuple[int, ...]) -> int | None:
+  def _find_edge(self, candidate: _Candidate) -> int | None:
     """Returns the first edge that is wide enough and in the right place."""
-    start = self._searched.get(candidate, 0)
-    size = max(self._tensors.sizes[t] for t in candidate)
-    for number in range(start, self._num_edges):
-      edge = self._edges.get(number)
-      if edge and edge.weight >= size and self._suits(candidate, edge):
-        return number
-    self._searched[candidate] = self._num_edges
-    return None
+    tensors = candidate.tensors
+    begin, end = self._searched.get(tensors, 0), len(self._edges.edges)
+    if end - begin < _FEW_EDGES:
+      numbers = range(begin, end)
+      found = next((n for n in numbers if self._suits(candidate, n)), None)
+    else:
+      found = self._edges.first(
+        begin,
+        -candidate.falling_size,
+        self._ends(self._tensors.before[tensors[0]], _SOURCE),
+        self._ends(self._tensors.after[tensors[-1]], _SINK),
+      )
+    if found is None:
+      self._searched[tensors] = end
+    return found
 
-  def _suits(self, candidate: tuple[int, ...], edge: _Edge) -> bool:
-    is_inner = edge.start != _SOURCE and edge.end != _SINK
-    if not is_inner and not self._settings.open_edges:
+  def _suits(self, candidate: _Candidate, number: int) -> bool:
+    edge = self._edges.edges[number]
+    if edge is None or edge.weight < -candidate.falling_size:
       return False
-    starts = edge.start == _SOURCE or (
-      self._tensors.after[edge.start] >> candidate[0] & 1
-    )
-    ends = edge.end == _SINK or (
-      self._tensors.before[edge.end] >> candidate[-1] & 1
-    )
-    return bool(starts and ends)
+    is_open, tensors = self._settings.open_edges, candidate.tensors
+    if edge.start == _SOURCE:
+      starts = is_open
+    else:
+      starts = bool(self._tensors.after[edge.start] >> tensors[0] & 1)
+    if not starts or edge.end == _SINK:
+      return starts and is_open
+    return bool(self._tensors.before[edge.end] >> tensors[-1] & 1)
 
-  def _new_edge(self, candidate: tuple[int, ...]) -> _Edge:
-    size = max(self._tensors.sizes[t] for t in candidate)
+  def _ends(self, tensors: int, outside: int) -> np.ndarray:
+    """Returns where edges may lead from or to, as `_Edges.first` takes it."""
+    count = len(self._tensors.sizes)
+    found = bit_sets.flags(tensors, count + 2)
+    # Source and sink are numbered -1 and -2: the last two flags.
+    found[outside] = self._settings.open_edges
+    return found
+
+  def _new_edge(self, size: int) -> _Edge:
     self._height += size
     return _Edge(_SOURCE, _SINK, self._height - size, size)
 
-  def _insert(self, candidate: tuple[int, ...], edge: _Edge) -> None:
+  def _insert(self, tensors: tuple[int, ...], edge: _Edge) -> None:
     """Leads the edge's first bytes through the tensors, one after another."""
     sizes = self._tensors.sizes
     # The edge's bytes are held by these, as (holder, end) with ascending ends.
     holders = [(edge.start, edge.weight)]
-    for tensor in candidate:
+    for tensor in tensors:
       self._left &= ~(1 << tensor)
       self._offsets[tensor] = edge.offset
       holders = self._take(tensor, sizes[tensor], holders, edge.offset)
@@ -268,6 +343,5 @@ class _Insertion:
         break
       if holder != _SOURCE or end != _SINK:
         weight = min(high, size) - low
-        self._edges[self._num_edges] = _Edge(holder, end, offset + low, weight)
-        self._num_edges += 1
+        self._edges.add(_Edge(holder, end, offset + low, weight))
       low = high

@@ -9,53 +9,89 @@ time linear in the graph for a given number of paths.
 
 from __future__ import annotations
 
+import abc
+import bisect
 import dataclasses
-from typing import Literal, Protocol
+import functools
+import heapq
+from collections.abc import Sequence
+from typing import Literal
 
+import numpy as np
+
+from jaxmem.experimental.allocators import bit_sets
 from jaxmem.experimental.allocators.trace import Result, Trace
-from jaxmem.graph import Graph, topological_order
-from jaxmem.order import reachability
+from jaxmem.graph import Graph, successors_of, topological_order
 
 Safety = Literal["serial", "edges", "ancestors", "paths"]
 
 
-class Relation(Protocol):
-  """When a buffer is done with, whatever runs in parallel."""
+class Relation(abc.ABC):
+  """When a buffer is done with, whatever runs in parallel.
 
-  def allows(self, buffer: int, node: int) -> bool:
-    """Whether what a node defines may take the place of a buffer.
-
-    Given is that in the trace's order the buffer dies before the node, or at
-    it.
-    """
-    ...
-
-
-class Serial:
-  """Nodes run one after another: what is dead may be reused."""
-
-  def allows(self, buffer: int, node: int) -> bool:
-    """Always."""
-    del buffer, node
-    return True
-
-
-class Ancestors:
-  """All who touch the buffer are ancestors of the node, or the node itself."""
+  A node follows a buffer if what it defines may take the buffer's place, given
+  that in the trace's order the buffer dies before the node, or at it.
+  """
 
   def __init__(self, trace: Trace):
     self._buffers = trace.buffers
-    self._ancestors, _ = reachability.closure(trace.graph)
+    self._num_nodes = trace.graph.num_nodes
+    self._followers: dict[int, int] = {}
+
+  @abc.abstractmethod
+  def _find_followers(self, buffer: int) -> int:
+    """Returns as bits the nodes that follow a buffer."""
+
+  def followers(self, buffer: int) -> int:
+    """Returns as bits the nodes that follow a buffer."""
+    found = self._followers.get(buffer)
+    if found is None:
+      found = self._followers[buffer] = self._find_followers(buffer)
+    return found
 
   def allows(self, buffer: int, node: int) -> bool:
-    """Whether every toucher of the buffer comes first in every order."""
-    return all(
-      toucher == node or self._ancestors[node] >> toucher & 1
-      for toucher in self._buffers[buffer].touchers
-    )
+    """Whether a node follows a buffer."""
+    return bool(self.followers(buffer) >> node & 1)
+
+  def followed(self, node: int) -> bytes:
+    """Returns, per buffer, 1 if a node follows it, else 0."""
+    count = len(self._buffers)
+    return bit_sets.flags(self._followed[node], count).tobytes()
+
+  @functools.cached_property
+  def _followed(self) -> list[int]:
+    found = [self.followers(b) for b in range(len(self._buffers))]
+    return bit_sets.transposed(found, self._num_nodes)
 
 
-class Paths:
+class Serial(Relation):
+  """Nodes run one after another: what is dead may be reused."""
+
+  def _find_followers(self, buffer: int) -> int:
+    del buffer
+    return (1 << self._num_nodes) - 1
+
+  def followed(self, node: int) -> bytes:
+    """All buffers."""
+    del node
+    return b"\1" * len(self._buffers)
+
+
+class Ancestors(Relation):
+  """All who touch the buffer are ancestors of the node, or the node itself."""
+
+  def __init__(self, trace: Trace):
+    super().__init__(trace)
+    _, self._descendants = trace.closure
+
+  def _find_followers(self, buffer: int) -> int:
+    found = (1 << self._num_nodes) - 1
+    for toucher in self._buffers[buffer].touchers:
+      found &= self._descendants[toucher] | 1 << toucher
+    return found
+
+
+class Paths(Relation):
   """All who read the buffer are on one path with the node.
 
   Attributes:
@@ -63,18 +99,22 @@ class Paths:
   """
 
   def __init__(self, trace: Trace, num_paths: int | None = None):
-    self._buffers = trace.buffers
+    super().__init__(trace)
     self.colors = color_paths(trace.graph, num_paths)
+    self._members: dict[int, int] = {}
+    for node, color in enumerate(self.colors):
+      self._members[color] = self._members.get(color, 0) | 1 << node
 
-  def allows(self, buffer: int, node: int) -> bool:
-    """Whether the last to touch the buffer have the node's color."""
+  def _find_followers(self, buffer: int) -> int:
     found = self._buffers[buffer]
     # Readers come after the definer; without any, it is what must be ordered.
     readers = [t for t in found.touchers if t != found.definer]
-    return all(
-      t == node or (self.colors[t] == self.colors[node] >= 0)
-      for t in readers or found.touchers
-    )
+    last = readers or found.touchers
+    colors = {self.colors[t] for t in last}
+    if len(colors) == 1 and -1 not in colors:
+      return self._members[colors.pop()]
+    # What has no color, or several, is done with at its only reader at best.
+    return 1 << last[0] if len(last) == 1 else 0
 
 
 def relation(
@@ -85,7 +125,37 @@ def relation(
     return Ancestors(trace)
   if safety == "paths":
     return Paths(trace, num_paths)
-  return Serial()
+  return Serial(trace)
+
+
+def groups_after(
+  trace: Trace, related: Relation, groups: Sequence[Sequence[int]]
+) -> list[int]:
+  """Returns, per group, as bits the groups that begin when it is done with.
+
+  Args:
+    trace: The step.
+    related: What may share.
+    groups: Buffers that are written over one another, in this order; see
+      `in_place.chains`.
+  """
+  first = np.array([group[0] for group in groups], np.int64)
+  starts = trace.live_steps[first, 0]
+  found_definers = (trace.buffers[b].definer for b in first.tolist())
+  definers = np.array(
+    [-1 if d is None else d for d in found_definers], np.int64
+  )
+  found = []
+  for group in groups:
+    last = group[-1]
+    if trace.buffers[last].live_at_end:
+      found.append(0)
+      continue
+    after = starts >= trace.live_steps[last, 1]
+    followers = bit_sets.flags(related.followers(last), trace.graph.num_nodes)
+    after &= followers[definers] & (definers >= 0)
+    found.append(bit_sets.from_flags(after))
+  return found
 
 
 def color_paths(graph: Graph, num_paths: int | None = None) -> tuple[int, ...]:
@@ -102,35 +172,80 @@ def color_paths(graph: Graph, num_paths: int | None = None) -> tuple[int, ...]:
   Returns:
     Per node its color, from 0; -1 if it has none.
   """
-  order = topological_order([node.predecessors for node in graph.nodes])
-  colors = [-1] * graph.num_nodes
-  left = graph.num_nodes
+  paths = _LongPaths(graph)
   color = 0
-  while left and (num_paths is None or color < num_paths):
-    for node in _longest_path(graph, order, colors):
-      if colors[node] < 0:
-        colors[node] = color
-        left -= 1
+  while paths.num_left and (num_paths is None or color < num_paths):
+    paths.color_longest(color)
     color += 1
-  return tuple(colors)
+  return tuple(paths.colors)
 
 
-def _longest_path(
-  graph: Graph, order: list[int], colors: list[int]
-) -> list[int]:
-  lengths = [0] * graph.num_nodes
-  previous: list[int | None] = [None] * graph.num_nodes
-  for node in order:
-    for before in graph.nodes[node].predecessors:
-      if lengths[before] > lengths[node]:
-        lengths[node], previous[node] = lengths[before], before
-    lengths[node] += colors[node] < 0
-  last: int | None = max(order, key=lambda n: (lengths[n], -n))
-  path = []
-  while last is not None:
-    path.append(last)
-    last = previous[last]
-  return path[::-1]
+class _LongPaths:
+  """For each node the path to it with the most uncolored nodes.
+
+  Coloring a path changes the numbers of few other nodes: those alone are
+  counted again.
+
+  Attributes:
+    colors: Per node its color, from 0; -1 if it has none yet.
+    num_left: How many nodes have no color.
+  """
+
+  def __init__(self, graph: Graph):
+    self._predecessors = [node.predecessors for node in graph.nodes]
+    self._successors = successors_of(self._predecessors)
+    order = topological_order(self._predecessors)
+    self._position = [0] * len(order)
+    self.colors = [-1] * len(order)
+    self.num_left = len(order)
+    # Per node, the uncolored nodes on its path, itself included, and the node
+    # before it there.
+    self._lengths = [0] * len(order)
+    self._previous: list[int | None] = [None] * len(order)
+    for position, node in enumerate(order):
+      self._position[node] = position
+      self._count(node)
+    # Lengths only fall: an entry may say too much, never too little.
+    self._longest = [(-self._lengths[node], node) for node in order]
+    heapq.heapify(self._longest)
+
+  def color_longest(self, color: int) -> None:
+    """Colors the path with the most uncolored nodes; ties by their number."""
+    while -self._longest[0][0] != self._lengths[self._longest[0][1]]:
+      node = self._longest[0][1]
+      heapq.heapreplace(self._longest, (-self._lengths[node], node))
+    node: int | None = self._longest[0][1]
+    changed = []
+    while node is not None:
+      if self.colors[node] < 0:
+        self.colors[node] = color
+        self.num_left -= 1
+        changed.append((self._position[node], node))
+      node = self._previous[node]
+    self._count_again(changed)
+
+  def _count_again(self, waiting: list[tuple[int, int]]) -> None:
+    """Counts nodes, as (position, node), and those that depend on them."""
+    heapq.heapify(waiting)
+    seen = {node for _, node in waiting}
+    while waiting:
+      _, node = heapq.heappop(waiting)
+      before = self._lengths[node]
+      self._count(node)
+      if self._lengths[node] == before:
+        continue
+      for successor in self._successors[node]:
+        if successor not in seen:
+          seen.add(successor)
+          heapq.heappush(waiting, (self._position[successor], successor))
+
+  def _count(self, node: int) -> None:
+    length, previous = 0, None
+    for before in self._predecessors[node]:
+      if self._lengths[before] > length:
+        length, previous = self._lengths[before], before
+    self._lengths[node] = length + (self.colors[node] < 0)
+    self._previous[node] = previous
 
 
 def sharing_edges(trace: Trace, result: Result) -> tuple[tuple[int, int], ...]:
@@ -148,7 +263,7 @@ def sharing_edges(trace: Trace, result: Result) -> tuple[tuple[int, int], ...]:
     Pairs of nodes (earlier, later), ascending; none that the graph's own
     precedences imply.
   """
-  ancestors, _ = reachability.closure(trace.graph)
+  ancestors, _ = trace.closure
   owners: dict[int, list[tuple[int, int, int]]] = {}
   edges = set()
   for buffer in trace.requested:
@@ -158,14 +273,15 @@ def sharing_edges(trace: Trace, result: Result) -> tuple[tuple[int, int], ...]:
     low, high = place.offset_bytes, place.offset_bytes + size_bytes
     ranges = owners.setdefault(place.segment, [])
     definer = trace.buffers[buffer].definer
-    for _, _, owner in _meeting(ranges, low, high):
+    begin, end = _meeting(ranges, low, high)
+    for _, _, owner in ranges[begin:end]:
       assert definer is not None
       edges |= {
         (toucher, definer)
         for toucher in trace.buffers[owner].touchers
         if toucher != definer and not ancestors[definer] >> toucher & 1
       }
-    owners[place.segment] = _replaced(ranges, low, high, buffer)
+    ranges[begin:end] = _replaced(ranges[begin:end], low, high, buffer)
   return tuple(sorted(edges))
 
 
@@ -176,18 +292,28 @@ def with_sharing_edges(trace: Trace, result: Result) -> Result:
 
 def _meeting(
   ranges: list[tuple[int, int, int]], low: int, high: int
-) -> list[tuple[int, int, int]]:
-  return [r for r in ranges if r[0] < high and low < r[1]]
+) -> tuple[int, int]:
+  """Returns, half-open, which of the ascending ranges meet another one."""
+  begin = bisect.bisect(ranges, (low,))
+  if begin and ranges[begin - 1][1] > low:
+    begin -= 1
+  return begin, bisect.bisect_left(ranges, (high,))
 
 
 def _replaced(
   ranges: list[tuple[int, int, int]], low: int, high: int, owner: int
 ) -> list[tuple[int, int, int]]:
-  """Returns who owns which bytes once an owner has taken some over."""
+  """Returns who owns which bytes once an owner has taken some over.
+
+  Args:
+    ranges: As (start, end, owner), ascending; each meets the owner's.
+    low: Where the owner's bytes begin.
+    high: Where they end.
+    owner: The owner.
+  """
   kept = [(low, high, owner)]
-  for start, end, other in ranges:
-    if start < low:
-      kept.append((start, min(end, low), other))
-    if end > high:
-      kept.append((max(start, high), end, other))
+  if ranges and ranges[0][0] < low:
+    kept.insert(0, (ranges[0][0], low, ranges[0][2]))
+  if ranges and ranges[-1][1] > high:
+    kept.append((high, ranges[-1][1], ranges[-1][2]))
   return kept

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from jaxmem.graph import Buffer, Graph, check_order, live_ranges
+from jaxmem.order import reachability
 
 Owner = Literal["caller", "allocator"]
 
@@ -107,6 +108,11 @@ class Trace:
       else:
         ranges[event.buffer, 1] = event.step + 1
     return ranges
+
+  @functools.cached_property
+  def closure(self) -> tuple[list[int], list[int]]:
+    """The graph's ancestors and descendants; see `reachability.closure`."""
+    return reachability.closure(self.graph)
 
   @property
   def total_bytes(self) -> int:

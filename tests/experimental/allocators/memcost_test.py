@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -125,6 +126,17 @@ def test_the_table_of_a_perceptron():
     assert needed <= cost.reserved_bytes, cost
 
 
+def test_each_strategy_is_announced():
+  program = jaxpr_order.from_function(_step, *ARGS)
+  said = []
+  list(memcost.tables(program, STRATEGIES[:2], show=said.append))
+  for which, number in (("training", 0), ("forward", 3)):
+    assert said[number] == f"{which}, 1 of 2: mxnet no sharing"
+    assert said[number + 1] == f"{which}, 2 of 2: mxnet in-place"
+    assert said[number + 2].startswith(f"{which}: planning the order of")
+  assert len(said) == 6
+
+
 def test_a_row_says_when_memory_runs_out():
   program = jaxpr_order.from_function(_step, *ARGS)
   trace = allocators.from_graph(program.graph)
@@ -208,6 +220,22 @@ def test_the_command_prints_both_passes(capsys):
   chunk = next(line for line in text.splitlines() if "0.92" in line)
   assert " 24736 x " in chunk
   assert "least: 144 KiB, jaxmem placement, in-place, jaxmem order" in text
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_the_command_shows_progress_on_a_terminal(
+  capsys, monkeypatch, is_terminal
+):
+  monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+  assert cli.main(["memcost", f"{__name__}:make_step", "--json"]) == 0
+  shown = capsys.readouterr().err
+  if not is_terminal:
+    assert shown == ""
+    return
+  for what in ("tracing the step", "training, 1 of", "forward, 1 of"):
+    assert what in shown
+  # The line is gone at the end.
+  assert shown.endswith("\r\x1b[K")
 
 
 def test_the_command_names_what_does_not_fit(capsys):

@@ -6,6 +6,7 @@ import pytest
 import random_graphs
 
 from jaxmem.experimental import allocators
+from jaxmem.experimental.allocators import nnc
 from jaxmem.experimental.allocators.nnc import Nnc
 
 
@@ -99,3 +100,17 @@ def test_stays_between_the_live_bytes_and_their_sum():
 def test_rejects_tuples_of_four():
   with pytest.raises(ValueError, match="must be 1, 2 or 3"):
     Nnc(max_tuple=4)
+
+
+def test_one_edge_at_a_time_or_many_find_the_same(monkeypatch):
+  for seed in range(30):
+    graph = random_graphs.random_graph(seed, 30)
+    trace = allocators.from_graph(
+      graph, random_graphs.sample_orders(graph, 1, seed)[0]
+    )
+    for size, is_open in itertools.product((1, 3), (False, True)):
+      allocator = Nnc(max_tuple=size, open_edges=is_open)
+      monkeypatch.setattr(nnc, "_FEW_EDGES", 0)
+      together = allocator.run(trace)
+      monkeypatch.setattr(nnc, "_FEW_EDGES", 10**9)
+      assert allocator.run(trace) == together

@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 import random
+import re
 
 import pytest
 import random_graphs
 
 from jaxmem.experimental import allocators
+from jaxmem.experimental.allocators import result_check
 from jaxmem.experimental.allocators.parallel import with_sharing_edges
 from jaxmem.experimental.allocators.result_check import occupied_bytes
 from jaxmem.graph import Buffer, ValidationError
@@ -114,6 +116,53 @@ def test_accepts_exactly_what_runs_in_every_order():
   # Many are safe in the trace's order only.
   assert num_parallel > 30
   assert num_serial > num_parallel + 30
+
+
+@pytest.mark.parametrize("num_pairs", [1, 7, 1000])
+def test_every_pair_is_named_however_many_are_compared_at_once(
+  monkeypatch, num_pairs
+):
+  monkeypatch.setattr(result_check, "_NUM_PAIRS", num_pairs)
+  values = [(f"v{number}", 1 + number % 5, "") for number in range(12)]
+  trace = allocators.from_graph(random_graphs.dataflow(values))
+  # Two of three values meet: places are 3 bytes apart, sizes up to 5.
+  offsets = {number: 3 * (number // 2) for number in range(12)}
+  result = allocators.arena_result(trace, "crowded", offsets)
+  ends = [offsets[n] + size for n, (_, size, _) in enumerate(values)]
+  meeting = {
+    frozenset((f"v{a}", f"v{b}"))
+    for a, b in itertools.combinations(range(12), 2)
+    if offsets[a] < ends[b] and offsets[b] < ends[a]
+  }
+  with pytest.raises(ValidationError) as caught:
+    allocators.check_result(trace, result, parallel=True)
+  named = [
+    frozenset(re.findall("'(.*?)'", fault)) for fault in caught.value.faults
+  ]
+  assert len(named) == len(meeting)
+  assert {*named} == meeting
+  allocators.check_result(trace, result)
+
+
+def test_what_is_covered_is_the_most_over_all_events():
+  for seed in range(200):
+    graph = random_graphs.random_graph(seed % 50, 7)
+    trace = allocators.from_graph(
+      graph, random_graphs.sample_orders(graph, 1, seed)[0]
+    )
+    for result in (
+      _random_result(trace, seed),
+      allocators.Mxnet().run(trace),
+      allocators.AutoGrowth().run(trace),
+    ):
+      cells, live, most = _cells(trace, result), set(), 0
+      for event in trace.events:
+        if event.kind == "alloc":
+          live.add(event.buffer)
+        else:
+          live.remove(event.buffer)
+        most = max(most, len(set().union(*(cells[b] for b in live))))
+      assert occupied_bytes(trace, result) == most
 
 
 def test_edges_are_obeyed_and_checked_for_cycles():
