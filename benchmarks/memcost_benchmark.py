@@ -3,7 +3,8 @@
 The table of `python -m jaxmem memcost` for every model, the whole step and its
 forward pass: one JSON row each. Steps are traced; nothing is compiled or run.
 With --granularity=coarse, the equations of a layer are one operator, as in the
-frameworks whose allocators these are; "fine" takes minutes for large models.
+frameworks whose allocators these are; "fine" takes some ten seconds for large
+models.
 
     python -m benchmarks.memcost_benchmark --output=rows.jsonl
 """

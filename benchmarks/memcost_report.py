@@ -39,10 +39,20 @@ _PASSES = {"training": "whole", "forward": "forward"}
 _BATCH = 32
 
 
-def share(row: page.Row, strategy: str) -> float:
-  """What a strategy holds, of what is held without any sharing."""
+def share(row: page.Row, strategy: str) -> float | None:
+  """What a strategy holds, of what is held without any sharing.
+
+  Returns:
+    The share; None if the device's memory does not suffice.
+  """
   reserved = row["reserved_bytes"]
+  if reserved[strategy] is None:
+    return None
   return reserved[strategy] / reserved[memcost.BASELINE]
+
+
+def _percent(part: float | None) -> str:
+  return "-" if part is None else f"{100 * part:.0f}%"
 
 
 def cost_table(rows: Sequence[page.Row]) -> str:
@@ -53,7 +63,7 @@ def cost_table(rows: Sequence[page.Row]) -> str:
       row["granularity"],
       _PASSES[row["which"]],
       f"{row['reserved_bytes'][memcost.BASELINE] / 1e9:.2f}",
-      *(f"{100 * share(row, name):.0f}%" for name in _COLUMNS.values()),
+      *(_percent(share(row, name)) for name in _COLUMNS.values()),
     )
     for row in rows
   ]
@@ -74,15 +84,15 @@ def half_table(rows: Sequence[page.Row]) -> str:
       if (row["granularity"], row["which"], row["batch"])
       == (granularity, which, batch)
     ]
-    left = [share(row, _NOTE) for row in here]
+    left = _shares(here, _NOTE)
     cells.append(
       (
         f"{granularity}, {_PASSES[which]}, batch {batch}",
         len(here),
-        *(f"{100 * x:.0f}%" for x in _spread(left)),
+        *(_percent(x) for x in _spread(left)),
         sum(x < 0.5 for x in left),
         *(
-          f"{100 * statistics.median(share(r, name) for r in here):.0f}%"
+          _percent(statistics.median(_shares(here, name)))
           for name in (
             "mxnet in-place",
             f"{_NOTE}, ancestors",
@@ -105,6 +115,29 @@ def half_table(rows: Sequence[page.Row]) -> str:
   return page.table(titles, cells)
 
 
+def time_table(rows: Sequence[page.Row]) -> str:
+  """What a table costs where each equation is an operator, both passes."""
+  seconds: dict[str, float] = {}
+  operators: dict[str, int] = {}
+  for row in rows:
+    if (row["granularity"], row["batch"]) == ("fine", _BATCH):
+      model = row["model"]
+      seconds[model] = seconds.get(model, 0) + row["cpu_s"]
+      operators[model] = max(operators.get(model, 0), row["num_nodes"])
+  return page.table(
+    ("model", "operators", "CPU s"),
+    (
+      (model, f"{operators[model]:,}", f"{seconds[model]:.1f}")
+      for model in sorted(seconds, key=operators.__getitem__)
+    ),
+  )
+
+
+def _shares(rows: Sequence[page.Row], strategy: str) -> list[float]:
+  """The shares of a strategy, of the rows that the device suffices for."""
+  return [x for x in (share(row, strategy) for row in rows) if x is not None]
+
+
 def _spread(values: Sequence[float]) -> tuple[float, float, float]:
   return min(values), statistics.median(values), max(values)
 
@@ -122,7 +155,7 @@ def plot(rows: Sequence[page.Row], which: str, title: str) -> str:
     title,
     [row["model"] for row in here],
     [
-      (name, [100 * share(row, strategy) for row in here])
+      (name, [100 * (share(row, strategy) or 0) for row in here])
       for name, strategy in _PLOTTED.items()
     ],
     marks=marks,
@@ -138,7 +171,11 @@ def main(argv: list[str]) -> None:
   )
   page.fill(
     "allocators.md",
-    {"half": half_table(rows), "memcost": cost_table(rows)},
+    {
+      "half": half_table(rows),
+      "memcost": cost_table(rows),
+      "time": time_table(rows),
+    },
     {
       "memcost-training.svg": plot(
         rows, "training", "Memory left of a whole step, of that without sharing"
