@@ -1,0 +1,41 @@
+"""Train steps that jaxmem was never tuned on, to be measured and left alone.
+
+    step = STEPS["gpt"](policy="dots_saveable")
+    compiled = jax.jit(step.function, **step.jit_kwargs)
+
+They were written down before the first of them was planned. Whoever changes
+jaxmem for the sake of one must write another in its place.
+"""
+
+import inspect
+from collections.abc import Callable
+
+from benchmarks.held_out import (
+  equinox_steps,
+  keras_steps,
+  linen_steps,
+  plain_steps,
+)
+from benchmarks.held_out.step import POLICIES, Step
+
+__all__ = ["POLICIES", "STEPS", "Step", "takes_policy"]
+
+# A builder of a model whose blocks repeat takes the name of a policy.
+STEPS: dict[str, Callable[..., Step]] = {
+  "conv_autoencoder": equinox_steps.conv_autoencoder,
+  "diffusion_unet": linen_steps.diffusion_unet,
+  "gpt": linen_steps.gpt,
+  "lora": plain_steps.lora,
+  "lstm_seq2seq": linen_steps.lstm_seq2seq,
+  "mlp_mixer": equinox_steps.mlp_mixer,
+  "mnist_cnn": linen_steps.mnist_cnn,
+  "mobilenet_v3": keras_steps.mobilenet_v3,
+  "moe": plain_steps.moe,
+  "sam_mlp": plain_steps.sam_mlp,
+  "scanned_transformer": plain_steps.scanned_transformer,
+}
+
+
+def takes_policy(name: str) -> bool:
+  """Whether a step's blocks can be recomputed under a policy."""
+  return "policy" in inspect.signature(STEPS[name]).parameters

@@ -1,0 +1,129 @@
+"""What a held-out step is, and how most are made: a loss and an optimizer."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+POLICIES = (
+  "nothing_saveable",
+  "dots_saveable",
+  "dots_with_no_batch_dims_saveable",
+)
+
+# Gives the loss of the parameters and the arrays of the batch.
+Loss = Callable[..., jax.Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+  """A train step, and the arrays it runs on.
+
+  Attributes:
+    function: The step, not jitted: `(params, opt_state, *batch)` to `(params,
+      opt_state, loss)`.
+    make_args: Returns the arguments, the same at each call; pure, so that
+      `jax.eval_shape` gives their shapes.
+    jit_kwargs: What to pass to `jax.jit`: the state is donated.
+  """
+
+  function: Callable[..., tuple[Any, Any, jax.Array]]
+  make_args: Callable[[], tuple[Any, ...]]
+  jit_kwargs: Mapping[str, Any]
+
+
+def make_step(
+  function: Callable[..., tuple[Any, Any, jax.Array]],
+  init: Callable[[jax.Array], tuple[Any, Any]],
+  batch: Sequence[jax.ShapeDtypeStruct],
+  *,
+  num_classes: int,
+) -> Step:
+  """Returns a step and random arrays to run it on.
+
+  Args:
+    function: The step, not jitted.
+    init: Takes a key; returns the parameters and the optimizer's state.
+    batch: The shapes of the batch.
+    num_classes: Integers of the batch lie in [0, num_classes).
+  """
+
+  def make_args() -> tuple[Any, ...]:
+    init_key, *keys = jax.random.split(jax.random.key(0), 1 + len(batch))
+    arrays = [
+      jax.random.randint(key, leaf.shape, 0, num_classes, leaf.dtype)
+      if jnp.issubdtype(leaf.dtype, jnp.integer)
+      else jax.random.normal(key, leaf.shape, leaf.dtype)
+      for key, leaf in zip(keys, batch, strict=True)
+    ]
+    return (*init(init_key), *arrays)
+
+  return Step(
+    function=function,
+    make_args=make_args,
+    jit_kwargs={"donate_argnums": (0, 1)},
+  )
+
+
+def make_train_step(
+  init: Callable[[jax.Array], Any],
+  loss: Loss,
+  optimizer: optax.GradientTransformation,
+  batch: Sequence[jax.ShapeDtypeStruct],
+  *,
+  num_classes: int = 1,
+) -> Step:
+  """Returns the step that follows a gradient.
+
+  Args:
+    init: Takes a key; returns the parameters.
+    loss: Of the parameters and the batch.
+    optimizer: Updates the parameters.
+    batch: The shapes of the batch.
+    num_classes: Integers of the batch lie in [0, num_classes).
+  """
+
+  def train_step(params: Any, opt_state: Any, *batch: jax.Array) -> Any:
+    value, gradients = jax.value_and_grad(loss)(params, *batch)
+    updates, opt_state = optimizer.update(gradients, opt_state, params)
+    return optax.apply_updates(params, updates), opt_state, value
+
+  def init_both(key: jax.Array) -> tuple[Any, Any]:
+    params = init(key)
+    return params, optimizer.init(params)
+
+  return make_step(train_step, init_both, batch, num_classes=num_classes)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+  """Returns the mean cross entropy, `logits` having one axis more."""
+  return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+
+def policy_named(name: str) -> Callable[..., bool]:
+  """Returns a policy of `jax.checkpoint_policies`."""
+  return getattr(jax.checkpoint_policies, name)
+
+
+def checkpointed(
+  block: Callable[..., Any], policy: str | None, *, prevent_cse: bool = True
+) -> Callable[..., Any]:
+  """Returns a pure block, recomputed under a policy if one is named."""
+  if policy is None:
+    return block
+  return jax.checkpoint(
+    block, policy=policy_named(policy), prevent_cse=prevent_cse
+  )
+
+
+def floats(*shape: int) -> jax.ShapeDtypeStruct:
+  """Returns the shape of a float32 array."""
+  return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def integers(*shape: int) -> jax.ShapeDtypeStruct:
+  """Returns the shape of an int32 array."""
+  return jax.ShapeDtypeStruct(shape, jnp.int32)
