@@ -36,6 +36,6 @@ STEPS: dict[str, Callable[..., Step]] = {
 }
 
 
-def takes_policy(name: str) -> bool:
-  """Whether a step's blocks can be recomputed under a policy."""
-  return "policy" in inspect.signature(STEPS[name]).parameters
+def takes_policy(build: Callable[..., Step]) -> bool:
+  """Whether the blocks of a step can be recomputed under a policy."""
+  return "policy" in inspect.signature(build).parameters
