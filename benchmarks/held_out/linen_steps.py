@@ -1,5 +1,6 @@
 """Steps in the manner of Flax's examples, in flax.linen."""
 
+import itertools
 from typing import Any, cast
 
 import jax
@@ -116,8 +117,9 @@ class Decoder(nn.Module):
     positions = nn.Embed(tokens.shape[-1], self.width)
     x = embed(tokens) + positions(jnp.arange(tokens.shape[-1]))
     block = _block(DecoderBlock, self.policy)
-    for _ in range(self.num_layers):
-      x = block(self.num_heads)(x)
+    for i in range(self.num_layers):
+      # The name says nothing of the policy.
+      x = block(self.num_heads, name=f"block_{i}")(x)
     return embed.attend(nn.LayerNorm()(x))
 
 
@@ -161,7 +163,13 @@ class Denoiser(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array, noise_level: jax.Array) -> jax.Array:
-    block = _block(ResidualBlock, self.policy)
+    kind = _block(ResidualBlock, self.policy)
+    names = (f"block_{i}" for i in itertools.count())
+
+    def block(width: int) -> Any:
+      # The name says nothing of the policy.
+      return kind(width, name=next(names))
+
     time = nn.swish(nn.Dense(64)(noise_level[:, None]))
     x = nn.Conv(self.widths[0], (3, 3))(x)
     skips = []

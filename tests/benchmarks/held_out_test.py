@@ -45,6 +45,8 @@ class HeldOutTest(parameterized.TestCase):
     build = held_out.STEPS[name]
     step = build() if policy is None else build(policy)
     jaxpr = self._trace(step)
+    plain = jax.eval_shape(build().make_args)
+    self.assertEqual(_shapes(jax.eval_shape(step.make_args)), _shapes(plain))
     # jaxmem is measured against these: they must do something.
     self.assertEqual("= remat2[" in jaxpr, policy is not None)
 

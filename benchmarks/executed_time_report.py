@@ -1,0 +1,218 @@
+"""Writes "Executed" in docs/budget.md from the benchmark's rows.
+
+python -m benchmarks.executed_time_report
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from absl import app
+
+from benchmarks import page
+
+_TITLES = (
+  "",
+  "limit MB",
+  "total MB",
+  "compile s",
+  "CPU s",
+  "planning CPU s",
+  "of XLA's",
+  "executed",
+  "interval",
+  "CPU time",
+  "estimated",
+  "to the policy",
+  "difference",
+)
+_SUMMARY_TITLES = (
+  "step",
+  "to policies: mean",
+  "worst",
+  "rank correlation",
+  "of CPU time",
+  "planning of XLA's: median",
+  "worst",
+  "no plan",
+)
+
+
+def main(argv: list[str]) -> None:
+  """Fills the page."""
+  del argv
+  rows = page.read_rows("executed_time.jsonl")
+  page.fill("budget.md", {"executed": text_of(rows)}, {})
+
+
+def text_of(rows: Sequence[page.Row]) -> str:
+  """Returns a summary of all steps, and a table for each.
+
+  Args:
+    rows: Of the benchmark; of each step all, jax.jit's first.
+  """
+  steps: dict[str, list[page.Row]] = {}
+  for row in rows:
+    steps.setdefault(row["step"], []).append(row)
+  parts = [
+    f"{_overall([*steps.values()])}\n",
+    page.table(_SUMMARY_TITLES, map(_summary_cells, steps.values())),
+  ]
+  for name, own in steps.items():
+    plain = own[0]
+    parts.append(
+      f"`{name}`, {plain['num_instructions']} instructions,"
+      f" {1e3 * plain['wall_s']:.0f} ms, {plain['rounds']} rounds. XLA's"
+      f" compile: {plain['backend_cpu_s']:.1f} s of CPU time.\n"
+    )
+    parts.append(page.table(_TITLES, (_cells(row, plain) for row in own)))
+  return "\n".join(parts)
+
+
+def planning_cpu_s(row: page.Row, plain: page.Row) -> float:
+  """Returns what a plan's compile took besides what jax.jit's takes.
+
+  Args:
+    row: Of a plan, or of a limit that none was found for.
+    plain: jax.jit's, of the same step.
+  """
+  usual_s = plain["compile_cpu_s"]
+  if "error" in row:  # Nothing was compiled to the end.
+    usual_s -= plain["backend_cpu_s"]
+  return row["compile_cpu_s"] - usual_s
+
+
+def rank_correlation(rows: Sequence[page.Row], what: str) -> float:
+  """Returns Spearman's, of estimated and executed ratios to jax.jit.
+
+  Args:
+    rows: Of one step.
+    what: "wall" or "cpu".
+
+  Returns:
+    The correlation; nan for fewer than three programs, or if all estimates are
+    alike.
+  """
+  ran = [row for row in rows if "error" not in row]
+  estimated = _ranks([row["estimated_ratio"] for row in ran])
+  executed = _ranks([row[what]["median_of_ratios"] for row in ran])
+  if len(ran) < 3 or not (estimated.std() and executed.std()):
+    return math.nan
+  return float(np.corrcoef(estimated, executed)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+  """Returns each value's rank from 0; equal ones share the mean of theirs."""
+  array = np.array(values)
+  below = (array[:, None] > array).sum(1)
+  return below + ((array[:, None] == array).sum(1) - 1) / 2
+
+
+def _geometric_mean(ratios: Iterable[float]) -> float:
+  return float(np.exp(np.mean(np.log([*ratios]))))
+
+
+def _to_policies(rows: Iterable[page.Row]) -> list[float]:
+  """Returns plans' times, by those of the policies whose bytes they have."""
+  return [
+    row["to_policy"]["median_of_ratios"] for row in rows if "to_policy" in row
+  ]
+
+
+def _planning_ratios(rows: Sequence[page.Row]) -> list[float]:
+  """Returns planning under limits, of XLA's compile of the same step."""
+  plain = rows[0]
+  return [
+    planning_cpu_s(row, plain) / plain["backend_cpu_s"]
+    for row in rows
+    if row["limit_bytes"] is not None
+  ]
+
+
+def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
+  """Returns lines about all steps."""
+  compared = _to_policies(row for rows in steps for row in rows)
+  planning = [ratio for rows in steps for ratio in _planning_ratios(rows)]
+  found = [rank_correlation(rows, "wall") for rows in steps]
+  known = [value for value in found if not math.isnan(value)]
+  lines = [f"{len(steps)} steps."]
+  if compared:
+    slower = sum(ratio > 1 for ratio in compared)
+    lines.append(
+      f"At a policy's bytes a plan takes {_geometric_mean(compared):.3f} of its"
+      f" time by the geometric mean of {len(compared)}, {max(compared):.3f} at"
+      f" worst; {slower} are slower."
+    )
+  if known:
+    lines.append(
+      f"Rank correlation of estimated and executed times:"
+      f" {np.median(known):.2f} by the median, {min(known):.2f} at worst."
+    )
+  lines.append(
+    f"Planning under a limit takes {np.median(planning):.1f} times the CPU time"
+    f" of XLA's compile by the median of {len(planning)}, {max(planning):.1f}"
+    " at worst."
+  )
+  return "\n".join(lines) + "\n"
+
+
+def _summary_cells(rows: Sequence[page.Row]) -> list[str]:
+  compared = _to_policies(rows)
+  planning = _planning_ratios(rows)
+  return [
+    f"`{rows[0]['step']}`",
+    f"{_geometric_mean(compared):.3f}" if compared else "",
+    f"{max(compared):.3f}" if compared else "",
+    f"{rank_correlation(rows, 'wall'):.2f}",
+    f"{rank_correlation(rows, 'cpu'):.2f}",
+    f"{np.median(planning):.1f}",
+    f"{max(planning):.1f}",
+    str(sum("error" in row for row in rows)),
+  ]
+
+
+def _cells(row: page.Row, plain: page.Row) -> list[str]:
+  cells = [_name(row), _megabytes(row["limit_bytes"])]
+  compiling = [f"{row['compile_wall_s']:.1f}", f"{row['compile_cpu_s']:.1f}"]
+  if row["kind"] == "jaxmem":
+    planning_s = planning_cpu_s(row, plain)
+    relative = planning_s / plain["backend_cpu_s"]
+    compiling += [f"{planning_s:.1f}", f"{relative:.1f}"]
+  else:
+    compiling += ["", ""]
+  if "error" in row:
+    smallest = f"none; smallest {_megabytes(row['smallest_bytes'])}"
+    return [*cells, smallest, *compiling, *[""] * 6]
+  wall = row["wall"]
+  policy = row.get("to_policy")
+  return [
+    *cells,
+    _megabytes(row["total_bytes"]),
+    *compiling,
+    f"{wall['median_of_ratios']:.3f}",
+    "{:.2f} to {:.2f}".format(*wall["median_of_ratios_interval"]),
+    f"{row['cpu']['median_of_ratios']:.3f}",
+    f"{row['estimated_ratio']:.3f}",
+    f"{policy['median_of_ratios']:.3f}" if policy else "",
+    "none" if row["is_bit_equal"] else f"{row['largest_difference']:.0e}",
+  ]
+
+
+def _name(row: page.Row) -> str:
+  if row["kind"] == "jit":
+    return "`jax.jit`"
+  if row["kind"] == "policy":
+    return f"`{row['policy']}`"
+  if row["policy"]:
+    return f"jaxmem, as `{row['policy']}`"
+  return f"jaxmem, {row['share']:.0%}" if row["share"] else "jaxmem, no limit"
+
+
+def _megabytes(num_bytes: int | None) -> str:
+  return "" if num_bytes is None else f"{num_bytes / 1e6:.1f}"
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,166 @@
+"""The benchmark that executes plans, in small, and what it makes of rows."""
+
+import importlib.util
+import json
+import math
+import os
+import unittest
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest, flagsaver
+
+_MISSING = [
+  package
+  for package in ("equinox", "flax", "optax")
+  if importlib.util.find_spec(package) is None
+]
+if _MISSING and not os.environ.get("CI"):
+  raise unittest.SkipTest(f"{_MISSING} are not installed; see .[test].")
+
+import optax  # noqa: E402
+
+from benchmarks import executed_time_benchmark, executed_time_report  # noqa: E402
+from benchmarks.held_out import step as held_out_step  # noqa: E402
+
+
+def _small_step(policy=None):
+  """Returns a step of three blocks; products, and what lies between them."""
+
+  def block(weights, x):
+    for w in weights:
+      x = jnp.sin(x @ w) * x
+    return x
+
+  def loss(params, x):
+    run = held_out_step.checkpointed(block, policy)
+    for weights in params:
+      x = run(weights, x)
+    return jnp.square(x).mean()
+
+  return held_out_step.make_train_step(
+    lambda key: list(jax.random.normal(key, (3, 3, 16, 16)) / 4),
+    loss,
+    optax.sgd(1e-3),
+    [held_out_step.floats(64, 16)],
+  )
+
+
+def _row(kind, *, estimated, executed, compile_s=3.0, **others):
+  return {
+    "step": "small",
+    "kind": kind,
+    "policy": None,
+    "share": None,
+    "limit_bytes": None,
+    "total_bytes": 8_000_000,
+    "num_instructions": 7,
+    "compile_wall_s": compile_s,
+    "compile_cpu_s": compile_s,
+    "backend_cpu_s": 2.0,
+    "wall_s": executed / 10,
+    "rounds": 5,
+    "estimated_ratio": estimated,
+    "is_bit_equal": True,
+    "largest_difference": 0.0,
+    **{
+      clock: {
+        "median_of_ratios": executed,
+        "median_of_ratios_interval": [executed, executed],
+      }
+      for clock in ("wall", "cpu")
+    },
+    **others,
+  }
+
+
+class MeasureTest(absltest.TestCase):
+  def test_all_ways_run_and_keep_their_limits(self):
+    with flagsaver.as_parsed(rounds="2", shares=["0.9", "0.001"]):
+      rows = executed_time_benchmark.measure("small", _small_step)
+    rows = json.loads(json.dumps(rows))
+    plain, unlimited, *pairs = rows[:-2]
+    self.assertEqual((plain["kind"], unlimited["kind"]), ("jit", "jaxmem"))
+    self.assertEqual(plain["estimated_ratio"], 1)
+    self.assertEqual(plain["wall"]["median_of_ratios"], 1)
+    self.assertTrue(unlimited["is_bit_equal"])
+    for policy, plan in zip(pairs[::2], pairs[1::2], strict=True):
+      self.assertEqual(policy["policy"], plan["policy"])
+      self.assertEqual(plan["limit_bytes"], policy["total_bytes"])
+      # A plan may be impossible, but never above its limit.
+      if "error" not in plan:
+        self.assertLessEqual(plan["total_bytes"], plan["limit_bytes"])
+        self.assertLess(plan["largest_difference"], 1e-4)
+        self.assertGreater(plan["to_policy"]["median_of_ratios"], 0)
+    self.assertEqual(
+      [row["policy"] for row in pairs[::2]], [*held_out_step.POLICIES]
+    )
+    # The arguments alone take more than a thousandth.
+    self.assertEqual(rows[-1]["error"], "no plan was found")
+    self.assertGreater(rows[-1]["smallest_bytes"], rows[-1]["limit_bytes"])
+    self.assertNotIn("wall", rows[-1])
+    self.assertIn("no limit", executed_time_report.text_of(rows))
+
+
+class ReportTest(absltest.TestCase):
+  def _rows(self):
+    named: dict[str, Any] = {"policy": "dots_saveable"}
+    return [
+      _row("jit", estimated=1.0, executed=1.0),
+      _row("policy", estimated=1.2, executed=0.9, **named),
+      _row(
+        "jaxmem",
+        estimated=1.1,
+        executed=0.95,
+        compile_s=7.0,
+        limit_bytes=8_000_000,
+        to_policy={"median_of_ratios": 1.06},
+        **named,
+      ),
+      {
+        "step": "small",
+        "kind": "jaxmem",
+        "policy": None,
+        "share": 0.5,
+        "limit_bytes": 4_000_000,
+        "error": "no plan was found",
+        "smallest_bytes": 6_000_000,
+        "compile_wall_s": 2.5,
+        "compile_cpu_s": 2.0,
+      },
+    ]
+
+  def test_planning_is_what_jax_does_not_take(self):
+    plain, _, plan, impossible = self._rows()
+    self.assertEqual(executed_time_report.planning_cpu_s(plan, plain), 4.0)
+    # jax.jit takes a second before XLA's two.
+    self.assertEqual(executed_time_report.planning_cpu_s(impossible, plain), 1)
+
+  def test_rank_correlation(self):
+    correlation = executed_time_report.rank_correlation
+    rows = self._rows()
+    # The dearer by estimate, the faster in truth.
+    self.assertAlmostEqual(correlation(rows, "wall"), -1)
+    self.assertTrue(math.isnan(correlation(rows[:2], "wall")))
+    rows = [
+      _row("jaxmem", estimated=estimated, executed=executed)
+      for estimated, executed in ((1, 1), (2, 9), (2, 3), (4, 16))
+    ]
+    # By hand: ranks 0, 1.5, 1.5, 3 and 0, 2, 1, 3.
+    self.assertAlmostEqual(correlation(rows, "cpu"), 4.5 / math.sqrt(4.5 * 5))
+
+  def test_text_says_who_is_slower_and_what_has_no_plan(self):
+    text = executed_time_report.text_of(self._rows())
+    self.assertIn("1.060 at worst; 1 are slower", text)
+    self.assertIn("2.0 at worst", text)  # Of planning: 4 s beside 2 s.
+    self.assertIn("none; smallest 6.0", text)
+    self.assertIn("jaxmem, as `dots_saveable`", text)
+    widths = {
+      len(line.split(" | ")) for line in text.splitlines() if line[:3] == "| `"
+    }
+    self.assertEqual(widths, {8, 13})
+
+
+if __name__ == "__main__":
+  absltest.main()
