@@ -5,7 +5,9 @@ python -m benchmarks.executed_time_report
 
 from __future__ import annotations
 
+import itertools
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -32,6 +34,8 @@ _SUMMARY_TITLES = (
   "step",
   "to policies: mean",
   "worst",
+  "CPU time: mean",
+  "worst",
   "rank correlation",
   "of CPU time",
   "planning of XLA's: median",
@@ -57,7 +61,7 @@ def text_of(rows: Sequence[page.Row]) -> str:
   for row in rows:
     steps.setdefault(row["step"], []).append(row)
   parts = [
-    f"{_overall([*steps.values()])}\n",
+    _overall([*steps.values()]),
     page.table(_SUMMARY_TITLES, map(_summary_cells, steps.values())),
   ]
   for name, own in steps.items():
@@ -114,11 +118,26 @@ def _geometric_mean(ratios: Iterable[float]) -> float:
   return float(np.exp(np.mean(np.log([*ratios]))))
 
 
-def _to_policies(rows: Iterable[page.Row]) -> list[float]:
-  """Returns plans' times, by those of the policies whose bytes they have."""
+def _to_policies(rows: Iterable[page.Row]) -> list[page.Row]:
+  """Returns what compares plans with policies of the same bytes."""
+  return [row["to_policy"] for row in rows if "to_policy" in row]
+
+
+def _wall(compared: Iterable[page.Row]) -> list[float]:
+  return [one["median_of_ratios"] for one in compared]
+
+
+def _cpu_to_policies(rows: Sequence[page.Row]) -> list[float]:
+  """Returns plans' CPU times, by those of the policies just before them."""
   return [
-    row["to_policy"]["median_of_ratios"] for row in rows if "to_policy" in row
+    _cpu(row) / _cpu(policy)
+    for policy, row in itertools.pairwise(rows)
+    if "to_policy" in row
   ]
+
+
+def _cpu(row: page.Row) -> float:
+  return row["cpu"]["median_of_ratios"]
 
 
 def _planning_ratios(rows: Sequence[page.Row]) -> list[float]:
@@ -137,17 +156,22 @@ def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
   planning = [ratio for rows in steps for ratio in _planning_ratios(rows)]
   found = [rank_correlation(rows, "wall") for rows in steps]
   known = [value for value in found if not math.isnan(value)]
-  lines = [f"{len(steps)} steps."]
+  lines = [f"These are {len(steps)} steps."]
   if compared:
-    slower = sum(ratio > 1 for ratio in compared)
+    wall = _wall(compared)
+    cpu = [ratio for rows in steps for ratio in _cpu_to_policies(rows)]
+    slower = sum(ratio > 1 for ratio in wall)
+    surely = sum(one["median_of_ratios_interval"][0] > 1 for one in compared)
     lines.append(
-      f"At a policy's bytes a plan takes {_geometric_mean(compared):.3f} of its"
-      f" time by the geometric mean of {len(compared)}, {max(compared):.3f} at"
-      f" worst; {slower} are slower."
+      f"At a policy's bytes a plan takes {_geometric_mean(wall):.3f} of its"
+      f" wall time by the geometric mean of {len(wall)}, {max(wall):.3f} at worst;"
+      f" {slower} are slower, {surely} surely (the interval lies above 1). Of"
+      f" CPU time it takes {_geometric_mean(cpu):.3f}, {max(cpu):.3f} at worst;"
+      f" {sum(ratio > 1 for ratio in cpu)} take more."
     )
   if known:
     lines.append(
-      f"Rank correlation of estimated and executed times:"
+      "Rank correlation of estimated and executed times:"
       f" {np.median(known):.2f} by the median, {min(known):.2f} at worst."
     )
   lines.append(
@@ -155,22 +179,31 @@ def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
     f" of XLA's compile by the median of {len(planning)}, {max(planning):.1f}"
     " at worst."
   )
-  return "\n".join(lines) + "\n"
+  wrapped = (
+    textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines
+  )
+  return "\n".join(wrapped) + "\n"
 
 
 def _summary_cells(rows: Sequence[page.Row]) -> list[str]:
-  compared = _to_policies(rows)
+  wall, cpu = _wall(_to_policies(rows)), _cpu_to_policies(rows)
   planning = _planning_ratios(rows)
   return [
     f"`{rows[0]['step']}`",
-    f"{_geometric_mean(compared):.3f}" if compared else "",
-    f"{max(compared):.3f}" if compared else "",
+    *_mean_and_worst(wall),
+    *_mean_and_worst(cpu),
     f"{rank_correlation(rows, 'wall'):.2f}",
     f"{rank_correlation(rows, 'cpu'):.2f}",
     f"{np.median(planning):.1f}",
     f"{max(planning):.1f}",
     str(sum("error" in row for row in rows)),
   ]
+
+
+def _mean_and_worst(ratios: Sequence[float]) -> list[str]:
+  if not ratios:
+    return ["", ""]
+  return [f"{_geometric_mean(ratios):.3f}", f"{max(ratios):.3f}"]
 
 
 def _cells(row: page.Row, plain: page.Row) -> list[str]:

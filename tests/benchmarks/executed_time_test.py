@@ -115,7 +115,10 @@ class ReportTest(absltest.TestCase):
         executed=0.95,
         compile_s=7.0,
         limit_bytes=8_000_000,
-        to_policy={"median_of_ratios": 1.06},
+        to_policy={
+          "median_of_ratios": 1.06,
+          "median_of_ratios_interval": [1.01, 1.1],
+        },
         **named,
       ),
       {
@@ -152,14 +155,16 @@ class ReportTest(absltest.TestCase):
 
   def test_text_says_who_is_slower_and_what_has_no_plan(self):
     text = executed_time_report.text_of(self._rows())
-    self.assertIn("1.060 at worst; 1 are slower", text)
-    self.assertIn("2.0 at worst", text)  # Of planning: 4 s beside 2 s.
+    words = " ".join(text.split())
+    self.assertIn("1.060 at worst; 1 are slower, 1 surely", words)
+    self.assertIn("2.0 at worst", words)  # Of planning: 4 s beside 2 s.
+    self.assertIn("1.056 at worst; 1 take more", words)  # 0.95 by 0.9.
     self.assertIn("none; smallest 6.0", text)
     self.assertIn("jaxmem, as `dots_saveable`", text)
     widths = {
       len(line.split(" | ")) for line in text.splitlines() if line[:3] == "| `"
     }
-    self.assertEqual(widths, {8, 13})
+    self.assertEqual(widths, {10, 13})
 
 
 if __name__ == "__main__":
