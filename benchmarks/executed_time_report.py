@@ -164,10 +164,10 @@ def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
     surely = sum(one["median_of_ratios_interval"][0] > 1 for one in compared)
     lines.append(
       f"At a policy's bytes a plan takes {_geometric_mean(wall):.3f} of its"
-      f" wall time by the geometric mean of {len(wall)}, {max(wall):.3f} at worst;"
-      f" {slower} are slower, {surely} surely (the interval lies above 1). Of"
-      f" CPU time it takes {_geometric_mean(cpu):.3f}, {max(cpu):.3f} at worst;"
-      f" {sum(ratio > 1 for ratio in cpu)} take more."
+      f" wall time by the geometric mean of {len(wall)}, {max(wall):.3f} at"
+      f" worst; {slower} are slower, {surely} surely (the interval lies above"
+      f" 1). Of CPU time it takes {_geometric_mean(cpu):.3f}, {max(cpu):.3f} at"
+      f" worst; {sum(ratio > 1 for ratio in cpu)} take more."
     )
   if known:
     lines.append(
