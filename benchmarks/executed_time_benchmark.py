@@ -154,12 +154,18 @@ def _ways(build: Callable[..., held_out.Step]) -> Iterator[_Way]:
 
 
 def _difference(found: Any, expected: Any) -> Row:
-  """Compares results; differences are of each array's largest number."""
+  """Compares results; differences are of each array's largest number.
+
+  Raises:
+    ValueError: If a result is not finite, so that a comparison says nothing.
+  """
   largest, is_equal = 0.0, True
   leaves = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
   for own, other in leaves:
     own, other = (np.asarray(array, np.float64) for array in (own, other))
-    is_equal &= bool(np.array_equal(own, other, equal_nan=True))
+    if not np.isfinite([own, other]).all():
+      raise ValueError("Results must be finite; is the step a sensible one?")
+    is_equal &= bool(np.array_equal(own, other))
     scale = max(float(np.abs(other).max(initial=0.0)), 1e-30)
     change = float(np.abs(own - other).max(initial=0.0))
     largest = max(largest, change / scale)
