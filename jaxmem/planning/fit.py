@@ -132,7 +132,7 @@ class LimitPlanner:
       return found
     room = limit_bytes - self._planned.fixed_bytes
     with self._timed():
-      best = self._smallest()
+      best = self._smallest
       if best.temp_bytes > room:
         _raise_infeasible(self._name, best, self._least_base(), room)
     return self._plan(best, limit_bytes)
@@ -200,9 +200,10 @@ class LimitPlanner:
   def smallest_bytes(self) -> int:
     """Returns the bytes of the smallest whole program that can be found."""
     with self._timed():
-      best = self._smallest()
+      best = self._smallest
     return best.base.fixed_bytes + best.temp_bytes
 
+  @functools.cached_property
   def _smallest(self) -> Fit:
     """Returns the smallest plan that is found.
 
@@ -217,13 +218,21 @@ class LimitPlanner:
       best = min(found, key=_size)
       best = min(best, best.base.smallest(LAST_VIEWS[0]), key=_size)
     while best.temp_bytes and best.base.num_steps <= _TUNING.few_steps:
-      sketches = self._all_sketches(
-        int(_TUNING.shrinking_share * best.temp_bytes)
-      )
-      if not sketches:
+      smaller = self._shrunk(best)
+      if smaller is None:
         break
-      best = min(sketches, key=_size)
+      best = smaller
     return best
+
+  def _shrunk(self, fit: Fit) -> Fit | None:
+    """Sketches a plan like another, for a little less room."""
+    room = int(_TUNING.shrinking_share * fit.temp_bytes)
+    aim = dataclasses.replace(
+      fit.aim,
+      room_bytes=room,
+      live_limit_bytes=int(_TUNING.first_live_share * room),
+    )
+    return fit.base.sketch(aim, math.inf)
 
   def _cheapest(self, room: int) -> Fit | None:
     """Finds a plan, and perhaps a cheaper one for less room.
@@ -258,10 +267,11 @@ class LimitPlanner:
     """Sketches plans on every base, in further views if need be."""
     if not self._may_fit(room):
       return []
-    return (
-      self._sketches(room, VIEWS, with_link=False)
-      or self._sketches(room, LAST_VIEWS, with_link=False)
-      or self._sketches(room, VIEWS, with_link=True)
+    found = self._sketches(room, VIEWS, with_link=False)
+    if found or self._smallest.temp_bytes > _TUNING.sure_miss_ratio * room:
+      return found
+    return self._sketches(room, LAST_VIEWS, with_link=False) or self._sketches(
+      room, VIEWS, with_link=True
     )
 
   def _refined(self, sketches: Sequence[Fit]) -> Fit:
