@@ -30,7 +30,7 @@ import numpy as np
 from absl import app, flags
 
 import jaxmem
-from benchmarks.paired import Runner, ratios, run_round
+from benchmarks.paired import Runner, cpu_seconds, ratios, run_round
 from benchmarks.row_output import emit_row, versions
 
 _CASES = flags.DEFINE_list(
@@ -90,18 +90,13 @@ def _compare_calls(
   ours, one, other, theirs = (runner.taken(1) for runner in runners)
   return {
     "calls": len(ours) * _CHUNK.value,
-    "xla_call_cpu_s": float(np.median(_cpu_s(theirs))) / _CHUNK.value,
-    "call_cpu_s": float(np.median(_cpu_s(ours))) / _CHUNK.value,
+    "xla_call_cpu_s": float(np.median(cpu_seconds(theirs))) / _CHUNK.value,
+    "call_cpu_s": float(np.median(cpu_seconds(ours))) / _CHUNK.value,
     "wall": ratios(ours[:, 0], theirs[:, 0]),
-    "cpu": ratios(_cpu_s(ours), _cpu_s(theirs)),
+    "cpu": ratios(cpu_seconds(ours), cpu_seconds(theirs)),
     "control_wall": ratios(one[:, 0], other[:, 0]),
-    "control_cpu": ratios(_cpu_s(one), _cpu_s(other)),
+    "control_cpu": ratios(cpu_seconds(one), cpu_seconds(other)),
   }
-
-
-def _cpu_s(taken: np.ndarray) -> np.ndarray:
-  """Returns user and system seconds of each run; see `Runner.taken`."""
-  return taken[:, 1:3].sum(1)
 
 
 def measure_process() -> dict[str, Any]:

@@ -28,7 +28,7 @@ from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks import held_out
-from benchmarks.paired import Runner, ratios, run_round
+from benchmarks.paired import Runner, cpu_seconds, medians, ratios, run_round
 from benchmarks.row_output import emit_row, versions
 from jaxmem import cost, targets
 
@@ -212,15 +212,11 @@ def measure(name: str, build: Callable[..., held_out.Step]) -> list[Row]:
 
 def _times(own: np.ndarray, plain: np.ndarray) -> Row:
   """Returns what runs took, and that of jax.jit's beside them."""
-  wall_s, user_s, system_s, num_faults = np.median(own, axis=0)
   return {
     "rounds": len(own),
-    "wall_s": float(wall_s),
-    "user_s": float(user_s),
-    "system_s": float(system_s),
-    "num_page_faults": int(num_faults),
+    **medians(own),
     "wall": ratios(own[:, 0], plain[:, 0]),
-    "cpu": ratios(own[:, 1:3].sum(1), plain[:, 1:3].sum(1)),
+    "cpu": ratios(cpu_seconds(own), cpu_seconds(plain)),
   }
 
 

@@ -18,7 +18,14 @@ from flax import linen as nn
 
 import jaxmem
 from benchmarks import zoo
-from benchmarks.paired import Runner, median_interval, run_round
+from benchmarks.paired import (
+  Runner,
+  cpu_seconds,
+  median_interval,
+  medians,
+  run_round,
+)
+from benchmarks.policies import POLICIES, policy_named
 from benchmarks.row_output import emit_row, versions
 from benchmarks.zoo import language, layers
 from jaxmem.runtime import kept_arena
@@ -32,11 +39,6 @@ _ROUNDS = flags.DEFINE_integer("rounds", 15, "Timed steps of each.")
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 _NUM_WARM_UP = 2
-_POLICIES = (
-  "nothing_saveable",
-  "dots_saveable",
-  "dots_with_no_batch_dims_saveable",
-)
 
 
 class _Way(NamedTuple):
@@ -57,17 +59,13 @@ def _row(way: _Way, plain: _Way) -> dict[str, Any]:
   """Returns what was measured, compared with `plain`, round by round."""
   taken, other = (w.runner.taken(_NUM_WARM_UP) for w in (way, plain))
   wall = taken[:, 0] / other[:, 0]
-  cpu = taken[:, 1:3].sum(1) / other[:, 1:3].sum(1)
-  wall_s, user_s, system_s, num_faults = np.median(taken, axis=0)
+  cpu = cpu_seconds(taken) / cpu_seconds(other)
   return {
     "way": way.name,
     "batch": _BATCH.value,
     "size": _SIZE.value,
     "temp_bytes": way.temp_bytes,
-    "wall_s": float(wall_s),
-    "user_s": float(user_s),
-    "system_s": float(system_s),
-    "num_page_faults": int(num_faults),
+    **medians(taken),
     "wall_ratio": float(np.median(wall)),
     "wall_ratio_interval": median_interval(list(wall)),
     "cpu_ratio": float(np.median(cpu)),
@@ -95,8 +93,8 @@ def _ways() -> Iterator[_Way]:
   plain = jax.jit(step.function, **step.jit_kwargs).lower(*step.args).compile()
   memory: Any = plain.memory_analysis()
   yield from _both_ways("jax.jit", plain, step)
-  for name in _POLICIES:
-    policy = getattr(jax.checkpoint_policies, name)
+  for name in POLICIES:
+    policy = policy_named(name)
     block = cast(Any, nn.remat(layers.Block, policy=policy))
     by_hand = language.gpt2_small(_BATCH.value, _SIZE.value, block=block)
     jitted = jax.jit(by_hand.function, **step.jit_kwargs)

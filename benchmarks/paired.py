@@ -48,6 +48,22 @@ class Runner:
     return np.array(self._taken[num_warm_up:])
 
 
+def cpu_seconds(taken: np.ndarray) -> np.ndarray:
+  """Returns user and system seconds of each run; see `Runner.taken`."""
+  return taken[:, 1:3].sum(1)
+
+
+def medians(taken: np.ndarray) -> dict[str, float]:
+  """Returns the medians of what runs took, named; see `Runner.taken`."""
+  wall_s, user_s, system_s, num_faults = np.median(taken, axis=0)
+  return {
+    "wall_s": float(wall_s),
+    "user_s": float(user_s),
+    "system_s": float(system_s),
+    "num_page_faults": int(num_faults),
+  }
+
+
 def run_round(runners: Sequence[Runner], index: int) -> None:
   """Runs each once; drift of the machine's speed hits all alike.
 

@@ -205,10 +205,9 @@ def _geometric_mean(ratios: Sequence[float]) -> float:
 def _time_section(rows: Sequence[dict[str, Any]]) -> str:
   if not rows:
     return ""
-  steps = [row for row in rows if "model" in row]
   summary = [
-    _summary_cells(size, way, [row for row in steps if row["size"] == size])
-    for size in dict.fromkeys(row["size"] for row in steps)
+    _summary_cells(size, way, [row for row in rows if row["size"] == size])
+    for size in dict.fromkeys(row["size"] for row in rows)
     for way in _WAYS
   ]
   facts = ("median", "geometric mean", "largest")
@@ -218,10 +217,6 @@ def _time_section(rows: Sequence[dict[str, Any]]) -> str:
     *facts,
     *(f"fast: {fact}" for fact in facts),
     "surely slower",
-  )
-  calls = [row["ratio_of_medians"] for row in rows if row.get("call")]
-  call = (
-    f"Calling an almost empty step: ratio {calls[0]:.3f}.\n" if calls else ""
   )
   ratio = ("ratio", "interval", "fast")
   titles = (
@@ -234,9 +229,9 @@ def _time_section(rows: Sequence[dict[str, Any]]) -> str:
     *(f"kept: {title}" for title in ratio),
     "bit-equal",
   )
-  cells = (_time_cells(row) for row in steps)
+  cells = (_time_cells(row) for row in rows)
   return "\n".join(
-    (_TIME, table(summary_titles, summary), call, table(titles, cells))
+    (_TIME, table(summary_titles, summary), table(titles, cells))
   )
 
 

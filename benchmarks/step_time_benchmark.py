@@ -3,17 +3,15 @@
 Measures `jaxmem.jit`, and the same with its arena kept from step to step
 (`jaxmem.runtime.keep`). In each round all three run one right after the other,
 in alternating order, so that drift of the machine's speed hits all alike. Also
-compares the cost of a call on a step that does almost nothing, and outputs
-after three steps.
+compares outputs after three steps. What a call of an almost empty step costs is
+measured by `benchmarks.door_overhead_benchmark`.
 
     python -m benchmarks.step_time_benchmark --output=rows.jsonl
 """
 
-import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 
@@ -78,29 +76,6 @@ def _seconds(runner: Runner) -> np.ndarray:
   return runner.taken(_NUM_WARM_UP)[:, 0]
 
 
-def measure_call() -> dict[str, Any]:
-  """Compares what calling an almost empty step costs."""
-
-  def step(x: jax.Array) -> jax.Array:
-    return x + 1
-
-  functions = (jax.jit(step), jaxmem.jit(step))
-  x = jnp.zeros(())
-  seconds: list[list[float]] = [[], []]
-  for i in range(2_000):
-    for which in (0, 1) if i % 2 else (1, 0):
-      start = time.perf_counter()
-      functions[which](x).block_until_ready()
-      seconds[which].append(time.perf_counter() - start)
-  plain, planned = (float(np.median(s[100:])) for s in seconds)
-  return {
-    "call": True,
-    "xla_call_s": plain,
-    "ratio_of_medians": planned / plain,
-    "versions": versions("jax", "jaxmem"),
-  }
-
-
 def _same(a: Any, b: Any) -> bool:
   return all(
     np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True)
@@ -109,14 +84,11 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def main(argv: list[str]) -> None:
-  """Measures the call and all models."""
+  """Measures all models."""
   del argv
   jax.config.update("jax_enable_compilation_cache", False)
-  measures = [measure_call]
   for model in _MODELS.value or zoo.MODELS:
-    measures.append(lambda model=model: measure(model))
-  for one in measures:
-    emit_row(one(), _OUTPUT.value)
+    emit_row(measure(model), _OUTPUT.value)
 
 
 if __name__ == "__main__":

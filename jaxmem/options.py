@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from typing import Any, Literal
 
 
@@ -62,8 +61,3 @@ class Options:
         " options=jaxmem.Options(effort='fast')."
       )
     return given
-
-  def tag(self, version: str) -> str:
-    """Returns a short name of the options and the version that reads them."""
-    text = f"{version}|{self!r}"
-    return hashlib.sha256(text.encode()).hexdigest()[:10]

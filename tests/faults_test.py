@@ -1,13 +1,12 @@
 """Faults of the planner never reach the user; threads and caches keep apart."""
 
 import itertools
-import subprocess
-import sys
 import tempfile
 import threading
 import warnings
 from unittest import mock
 
+import cached_process
 import jax
 import record_modules
 from absl.testing import absltest, parameterized
@@ -185,15 +184,7 @@ class ThreadTest(WatchedTest):
 
 
 _CACHED = """
-import sys
-import jax, jax.numpy as jnp
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-import jaxmem
 from jaxmem.planning import request
-events = []
-jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
 plan_module = request.plan_module
 def watch(*args):
   events.append("plan")
@@ -209,20 +200,14 @@ for kind in sys.argv[2].split(","):
   events.clear()
   jit = {"jax": jax.jit, "jaxmem": jaxmem.jit}[kind]
   memory = jit(step).lower(x, x).compile().memory_analysis()
-  hits = events.count("/jax/compilation_cache/cache_hits")
-  print(kind, memory.temp_size_in_bytes, hits, events.count("plan"))
+  print(kind, memory.temp_size_in_bytes, num_hits(), events.count("plan"))
 """
 
 
 class PersistentCacheTest(absltest.TestCase):
   def run_steps(self, folder, kinds):
-    out = subprocess.run(
-      [sys.executable, "-c", _CACHED, folder, kinds],
-      check=True,
-      capture_output=True,
-      text=True,
-    )
-    return [tuple(line.split()) for line in out.stdout.splitlines()]
+    lines = cached_process.run(_CACHED, folder, kinds)
+    return [tuple(line.split()) for line in lines]
 
   def test_planned_and_unplanned_programs_are_told_apart(self):
     folder = self.enter_context(tempfile.TemporaryDirectory())

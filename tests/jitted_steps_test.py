@@ -268,6 +268,16 @@ class KerasTest(_JittedTest):
 class CalledTest(_JittedTest):
   """Functions that take an iterator are called until they compile a step."""
 
+  def _jitted(self):
+    @jax.jit
+    def train_step(params, x):
+      for w in params:
+        x = jnp.sin(x @ w) * x
+      return x.sum()
+
+    params = [jnp.ones((16, 16))] * 6
+    return train_step, params
+
   def _loop(self, jitted):
     ran = []
 
@@ -280,13 +290,7 @@ class CalledTest(_JittedTest):
     return step, ran
 
   def test_what_a_wrapper_does_with_its_arguments_is_no_step(self):
-    @jax.jit
-    def train_step(params, x):
-      for w in params:
-        x = jnp.sin(x @ w) * x
-      return x.sum()
-
-    params = [jnp.ones((16, 16))] * 6
+    train_step, params = self._jitted()
     step, ran = self._loop(train_step)
     plan = jaxmem.plan(step, params, iter([np.ones((64, 16))]))
     self.assertEqual(plan.name, "train_step")
@@ -313,13 +317,7 @@ class CalledTest(_JittedTest):
     self.assertIsNone(jax_doors._watch.get())
 
   def test_a_limit_of_enable_does_not_touch_what_is_planned(self):
-    @jax.jit
-    def train_step(params, x):
-      for w in params:
-        x = jnp.sin(x @ w) * x
-      return x.sum()
-
-    params = [jnp.ones((16, 16))] * 6
+    train_step, params = self._jitted()
     step, _ = self._loop(train_step)
     with jaxmem.enable("1KB", min_bytes=0, only="train_step") as enabled:
       plan = jaxmem.plan(step, params, iter([np.ones((64, 16))]))

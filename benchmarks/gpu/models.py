@@ -6,18 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-import jax
 from flax import linen as nn
 
 from benchmarks import zoo
 from benchmarks.gpu import llama
+from benchmarks.policies import policy_named
 from benchmarks.zoo import language, layers, unet, vision
 
-POLICIES = (
-  "nothing_saveable",
-  "dots_saveable",
-  "dots_with_no_batch_dims_saveable",
-)
 # Examples of a step of the zoo's "tiny" size, and of its "small" size.
 _TINY_BATCH = 2
 _SMALL_BATCH = 4
@@ -72,7 +67,7 @@ def build(
   if policy is not None:
     keywords["block"] = nn.remat(
       cast(Any, model.block),
-      policy=getattr(jax.checkpoint_policies, policy),
+      policy=policy_named(policy),
       static_argnums=model.static_argnums,
     )
   batch = batch_of(name, is_rehearsal=is_rehearsal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks import zoo
+from benchmarks import policies, zoo
 from benchmarks.gpu import models, ways
 from benchmarks.gpu.case import (
   Context,
@@ -104,7 +104,7 @@ def _limits(build: Build, plain: ways.Way) -> Iterator[Other]:
 
 def _policies(build: Build) -> Iterator[Other]:
   """Yields `jax.checkpoint` around the blocks, with each policy."""
-  for policy in models.POLICIES:
+  for policy in policies.POLICIES:
     yield policy, lambda policy=policy: ways.by_jax(build(policy), policy)
 
 

@@ -16,7 +16,8 @@ from benchmarks.held_out import (
   linen_steps,
   plain_steps,
 )
-from benchmarks.held_out.step import POLICIES, Step
+from benchmarks.held_out.step import Step
+from benchmarks.policies import POLICIES
 
 __all__ = ["POLICIES", "STEPS", "Step", "takes_policy"]
 

@@ -15,8 +15,8 @@ from benchmarks.held_out.step import (
   floats,
   integers,
   make_train_step,
-  policy_named,
 )
+from benchmarks.policies import policy_named
 
 
 def _split(

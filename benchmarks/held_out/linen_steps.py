@@ -14,8 +14,8 @@ from benchmarks.held_out.step import (
   floats,
   integers,
   make_train_step,
-  policy_named,
 )
+from benchmarks.policies import policy_named
 
 
 def _block(block: type[nn.Module], policy: str | None) -> Any:

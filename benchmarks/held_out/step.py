@@ -8,11 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-POLICIES = (
-  "nothing_saveable",
-  "dots_saveable",
-  "dots_with_no_batch_dims_saveable",
-)
+from benchmarks.policies import policy_named
 
 # Gives the loss of the parameters and the arrays of the batch.
 Loss = Callable[..., jax.Array]
@@ -101,11 +97,6 @@ def make_train_step(
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
   """Returns the mean cross entropy, `logits` having one axis more."""
   return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-
-def policy_named(name: str) -> Callable[..., bool]:
-  """Returns a policy of `jax.checkpoint_policies`."""
-  return getattr(jax.checkpoint_policies, name)
 
 
 def checkpointed(

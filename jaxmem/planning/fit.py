@@ -140,8 +140,6 @@ class LimitPlanner:
   def find(self, limit_bytes: int) -> PlannedModule[LimitPlan] | None:
     """Returns what `fit` does, but None where only the smallest plan might fit.
 
-    To look for that takes longest.
-
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
     """
@@ -212,15 +210,11 @@ class LimitPlanner:
     the plan with the fewest live bytes need not be the smallest: plans for less
     and less room are sketched.
     """
-    best = self._planned.smallest(VIEWS[0])
-    if self._planned.num_steps <= _TUNING.few_steps:
-      found = [b.smallest(VIEWS[0]) for b in self._bases()]
-      best = min(found, key=_size)
-      best = min(best, best.base.smallest(LAST_VIEWS[0]), key=_size)
-    while best.temp_bytes and best.base.num_steps <= _TUNING.few_steps:
-      smaller = self._shrunk(best)
-      if smaller is None:
-        break
+    if self._planned.num_steps > _TUNING.few_steps:
+      return self._planned.smallest(VIEWS[0])
+    best = min((b.smallest(VIEWS[0]) for b in self._bases()), key=_size)
+    best = min(best, best.base.smallest(LAST_VIEWS[0]), key=_size)
+    while best.temp_bytes and (smaller := self._shrunk(best)):
       best = smaller
     return best
 

@@ -21,7 +21,11 @@ if _MISSING and not os.environ.get("CI"):
 
 import optax  # noqa: E402
 
-from benchmarks import executed_time_benchmark, executed_time_report  # noqa: E402
+from benchmarks import (  # noqa: E402
+  executed_time_benchmark,
+  executed_time_report,
+  policies,
+)
 from benchmarks.held_out import step as held_out_step  # noqa: E402
 
 
@@ -94,7 +98,7 @@ class MeasureTest(absltest.TestCase):
         self.assertLess(plan["largest_difference"], 1e-4)
         self.assertGreater(plan["to_policy"]["median_of_ratios"], 0)
     self.assertEqual(
-      [row["policy"] for row in pairs[::2]], [*held_out_step.POLICIES]
+      [row["policy"] for row in pairs[::2]], [*policies.POLICIES]
     )
     # The arguments alone take more than a thousandth.
     self.assertEqual(rows[-1]["error"], "no plan was found")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxmem
-from benchmarks import page, zoo
+from benchmarks import page, policies, zoo
 from benchmarks.gpu import (
   auto,
   description,
@@ -49,7 +49,7 @@ def test_every_case_has_a_name_of_its_own():
 def test_models_keep_their_state_and_policies_its_order(name):
   built = [
     models.build(name, is_rehearsal=False, policy=policy)
-    for policy in (None, *models.POLICIES)
+    for policy in (None, *policies.POLICIES)
   ]
   shapes = [
     [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(step.args)]
@@ -367,7 +367,7 @@ def test_a_way_that_the_card_cannot_hold_is_a_row():
   ):
     step_time.PART.run(context)
   failed = [row for row in rows if "error" in row]
-  assert [row["way"] for row in failed] == list(models.POLICIES)
+  assert [row["way"] for row in failed] == list(policies.POLICIES)
   for row in failed:
     cells = step_time.PART.cells(row)
     assert cells is not None
@@ -388,9 +388,9 @@ def test_rehearsal(tmp_path):
   timed = {
     (row["model"], row["way"]) for row in rows if row.get("stage") == "timed"
   }
-  policies = {(name, way) for name in models.MODELS for way in models.POLICIES}
+  by_hand = {(name, way) for name in models.MODELS for way in policies.POLICIES}
   limits = {("unet", f"jaxmem, {percent}%") for percent in (75, 50, 35)}
-  assert policies | limits | {("unet", "jaxmem")} <= timed
+  assert by_hand | limits | {("unet", "jaxmem")} <= timed
   # Every table can be made of such rows.
   text = report.places(map(_as_of_a_card, rows))["measured"]
   for part in parts.ALL:

@@ -1,12 +1,12 @@
 """Calls run no Python, and what jax's caches hold is found again."""
 
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
+import cached_process
 import jax
 import jax.numpy as jnp
 from absl.testing import absltest, parameterized
@@ -14,14 +14,6 @@ from absl.testing import absltest, parameterized
 import jaxmem
 
 _PROGRAM = """
-import sys
-import jax, jax.numpy as jnp
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-import jaxmem
-events = []
-jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
 def step(x, y):
   total = jnp.float32(0)
   for i in range(6):
@@ -33,7 +25,7 @@ if sys.argv[2] == "plan":
 else:
   for jit in (jax.jit, jaxmem.jit):
     jit(step).lower(x, x).compile()
-print(events.count("/jax/compilation_cache/cache_hits"))
+print(num_hits())
 """
 
 
@@ -89,13 +81,8 @@ class PersistentCacheTest(absltest.TestCase):
       return {path.name for path in pathlib.Path(folder).glob("*step*-cache")}
 
     def num_hits(use):
-      done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, folder, use],
-        check=True,
-        capture_output=True,
-        text=True,
-      )
-      return int(done.stdout)
+      (line,) = cached_process.run(_PROGRAM, folder, use)
+      return int(line)
 
     self.assertEqual(num_hits("plan"), 0)
     left = entries()

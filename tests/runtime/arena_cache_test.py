@@ -1,21 +1,14 @@
 """Arenas of programs that come from jax's persistent cache."""
 
 import json
-import subprocess
-import sys
 import tempfile
 
+import cached_process
 from absl.testing import absltest
 
 _PROGRAM = """
-import json, sys, warnings
-import jax, jax.numpy as jnp, numpy as np
-jax.config.update("jax_compilation_cache_dir", sys.argv[1])
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-import jaxmem
-events = []
-jax.monitoring.register_event_listener(lambda name, **_: events.append(name))
+import json, warnings
+import numpy as np
 warnings.simplefilter("error")
 
 def step(x, y):
@@ -34,7 +27,7 @@ for _ in range(2):  # The other takes the program that jax has in memory.
   lowered = jitted.lower(x, y)
   events.clear()
   compiled = lowered.compile()
-  hits = events.count("/jax/compilation_cache/cache_hits")
+  hits = num_hits()
   found = [jitted(x, y) for _ in range(3)]
   (kept,) = jitted._compiled.values()
   print(json.dumps({
@@ -53,13 +46,8 @@ for _ in range(2):  # The other takes the program that jax has in memory.
 
 class ArenaCacheTest(absltest.TestCase):
   def run_process(self, folder, limit):
-    done = subprocess.run(
-      [sys.executable, "-c", _PROGRAM, folder, str(limit)],
-      capture_output=True,
-      text=True,
-    )
-    self.assertEqual(done.returncode, 0, done.stderr)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    lines = cached_process.run(_PROGRAM, folder, str(limit))
+    return [json.loads(line) for line in lines]
 
   def check_second_process(self, limit):
     folder = self.enter_context(tempfile.TemporaryDirectory())
