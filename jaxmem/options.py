@@ -16,6 +16,9 @@ class Options:
     min_gain: Fraction of XLA's temporary bytes that a new order must save;
       otherwise XLA's own order is kept, since any change of order can cost
       time.
+    max_slowdown: By what share of the estimated time of XLA's own schedule a
+      plan may be slower, because collectives are hidden less behind kernels.
+      By default the plan takes the fewest bytes of those that are as fast.
     offload: Whether a byte limit may move values to the host's memory and
       back; only on GPUs, and only where nobody has to wait for the copies.
     remove_copies: Whether copies of donated arguments that an order makes
@@ -30,6 +33,7 @@ class Options:
 
   effort: Literal["fast", "normal", "prove"] = "normal"
   min_gain: float = 0.01
+  max_slowdown: float = 0.0
   offload: bool = True
   remove_copies: bool = True
   keep_arena: bool = False
@@ -44,6 +48,13 @@ class Options:
     if not (is_number and 0.0 <= self.min_gain < 1.0):
       raise ValueError(
         f"min_gain must be a fraction in [0, 1), got {self.min_gain!r}."
+      )
+
+    is_number = isinstance(self.max_slowdown, int | float)
+    if not (is_number and self.max_slowdown >= 0.0):
+      raise ValueError(
+        "max_slowdown must be a fraction of at least 0, got"
+        f" {self.max_slowdown!r}."
       )
 
   @classmethod

@@ -1,7 +1,7 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
 from jaxmem.cost import copies
-from jaxmem.cost.copies import StepTime, has_transfers, step_time
+from jaxmem.cost.links import Links
 from jaxmem.cost.rates import (
   CPU,
   DATA_SHEETS,
@@ -12,12 +12,21 @@ from jaxmem.cost.rates import (
   for_target,
 )
 from jaxmem.cost.roofline import instruction_seconds
+from jaxmem.cost.schedule_time import (
+  Link,
+  StepTime,
+  has_transfers,
+  step_time,
+  transfer,
+)
 from jaxmem.cost.traffic import TrafficCounter, array_bytes, trip_count
 
 __all__ = [
   "CPU",
   "DATA_SHEETS",
   "Device",
+  "Link",
+  "Links",
   "Precision",
   "Rates",
   "StepTime",
@@ -29,5 +38,6 @@ __all__ = [
   "has_transfers",
   "instruction_seconds",
   "step_time",
+  "transfer",
   "trip_count",
 ]

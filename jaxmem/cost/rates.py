@@ -14,8 +14,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from jaxmem import targets
+from jaxmem.cost.links import Links
 
 Precision = Literal["fp32", "tf32", "bf16"]
+
+# Of NVLink and of PCIe, as in XLA's gpu_collective_performance_model.cc.
+_LANE_BYTES_PER_S = 20e9
+_PCIE_BYTES_PER_S = 12e9
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +28,6 @@ class Rates:
   """Rates of a device.
 
   Attributes:
-    name: Of the device.
     memory_bytes_per_s: To and from its own memory.
     tf32_flops_per_s: Dense matrix products of float32 rounded to tf32.
     bf16_flops_per_s: Dense matrix products in bfloat16 or float16.
@@ -38,9 +42,10 @@ class Rates:
     memory_efficiency: Fraction of the memory rate that kernels reach.
     link_efficiency: Fraction of the rates to and from the host that copies
       reach.
+    links: To other devices; None where collectives are priced by the bytes that
+      they read and write.
   """
 
-  name: str
   memory_bytes_per_s: float
   tf32_flops_per_s: float
   bf16_flops_per_s: float
@@ -52,6 +57,7 @@ class Rates:
   flops_efficiency: float = 0.7
   memory_efficiency: float = 0.85
   link_efficiency: float = 0.8
+  links: Links | None = None
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
@@ -91,26 +97,30 @@ class Rates:
     )
 
 
+def _nvlink(num_lanes: int) -> Links:
+  return Links(within_host_bytes_per_s=num_lanes * _LANE_BYTES_PER_S)
+
+
 _H100 = Rates(
-  name="h100",
   memory_bytes_per_s=3.35e12,
   tf32_flops_per_s=494.5e12,
   bf16_flops_per_s=989.5e12,
   fp32_flops_per_s=67e12,
   to_host_bytes_per_s=64e9,
   from_host_bytes_per_s=64e9,
+  links=_nvlink(18),
 )
 DATA_SHEETS: Mapping[str, Rates] = {
   "h100": _H100,
-  "h200": dataclasses.replace(_H100, name="h200", memory_bytes_per_s=4.8e12),
+  "h200": dataclasses.replace(_H100, memory_bytes_per_s=4.8e12),
   "a100-80": Rates(
-    name="a100-80",
     memory_bytes_per_s=2.039e12,
     tf32_flops_per_s=156e12,
     bf16_flops_per_s=312e12,
     fp32_flops_per_s=19.5e12,
     to_host_bytes_per_s=32e9,
     from_host_bytes_per_s=32e9,
+    links=_nvlink(12),
   ),
 }
 
@@ -118,7 +128,6 @@ DATA_SHEETS: Mapping[str, Rates] = {
 # 3x3 convolutions, an elementwise pass over 256 MB, and chains of tiny
 # operations. Other CPUs differ; the ratio of arithmetic to memory less so.
 CPU = Rates(
-  name="cpu",
   memory_bytes_per_s=8e9,
   tf32_flops_per_s=190e9,
   bf16_flops_per_s=190e9,
@@ -174,6 +183,8 @@ def for_target(target: targets.Target | str | None = None) -> Rates:
     "from_host_bytes_per_s": host,
   }
   given: dict[str, Any] = {k: value for k, value in found.items() if value}
+  if target.nvlink_lanes:
+    given["links"] = _nvlink(target.nvlink_lanes)
   if target.name in DATA_SHEETS:
     return dataclasses.replace(DATA_SHEETS[target.name], **given)
   optional = {"to_host_bytes_per_s", "from_host_bytes_per_s"}
@@ -183,4 +194,7 @@ def for_target(target: targets.Target | str | None = None) -> Rates:
       f"target {target.name!r} describes no {', '.join(sorted(missing))}; pass"
       " Rates with the figures of its data sheet."
     )
-  return Rates(name=target.name, **given)
+  given.setdefault(
+    "links", Links(within_host_bytes_per_s=host or _PCIE_BYTES_PER_S)
+  )
+  return Rates(**given)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jaxmem_hlo.module import Instruction, Module
+from jaxmem_hlo.module import (
+  Instruction,
+  Module,
+  collective_of,
+  collective_start,
+)
 
+from jaxmem.cost.collectives import collective_seconds
 from jaxmem.cost.flops import FlopCounter
 from jaxmem.cost.rates import Precision, Rates
 from jaxmem.cost.traffic import TrafficCounter, is_free, trip_count
@@ -58,9 +64,12 @@ class _Roofline:
     opcode = instruction.opcode
     if is_free(instruction):
       return 0.0
-    if opcode == "copy-start":
+    if opcode == "copy-start" or collective_start(self._module, instruction):
       # It goes on while other kernels run.
       return self._rates.launch_s
+    collective = collective_of(self._module, instruction)
+    if collective is not None and self._rates.links is not None:
+      return collective_seconds(collective, self._rates.links)
     if opcode == "while":
       return trip_count(instruction) * self.sum(instruction.callees)
     if opcode in ("call", "async-start"):

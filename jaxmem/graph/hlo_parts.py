@@ -16,6 +16,7 @@ from jaxmem_hlo.module import (
   STATEFUL_PREFIXES,
   Computation,
   Instruction,
+  collective_start,
 )
 
 from jaxmem.graph.graph import Buffer
@@ -127,7 +128,11 @@ class HloParts:
     return predecessors
 
   def _pin_ordered(self) -> int:
-    pinned = [n for n, i in enumerate(self.instructions) if self._is_ordered(i)]
+    pinned = [
+      n
+      for n, i in enumerate(self.instructions)
+      if self._is_ordered(i) and not self._is_asynchronous_collective(i)
+    ]
     for before, after in itertools.pairwise(pinned):
       self.predecessors[after].add(before)
     return len(pinned)
@@ -146,6 +151,16 @@ class HloParts:
         for inner in self._analysis.module.by_id[callee].instructions
       )
     return False
+
+  def _is_asynchronous_collective(self, instruction: Instruction) -> bool:
+    """Whether an instruction starts or ends a collective beside kernels.
+
+    All devices run the same schedule, so in any order they start the same ones
+    one after the other; XLA's own scheduler moves them likewise.
+    """
+    if instruction.opcode.endswith("-done"):
+      instruction = self._computation.by_id[instruction.operands[0]]
+    return collective_start(self._analysis.module, instruction) is not None
 
   def _add_anti_dependencies(self) -> None:
     """Has whoever reads a buffer run before its next value is written."""

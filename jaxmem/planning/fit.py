@@ -27,7 +27,7 @@ from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import LimitPlan, ModulePlan, PlannedModule
 from jaxmem.planning.ordered_module import Fit, OrderedModule
-from jaxmem.planning.overlap import hide_copies
+from jaxmem.planning.overlap import hide_transfers
 from jaxmem.planning.refine import refine
 from jaxmem.planning.reorder import plan_module, verify_module
 from jaxmem.planning.tuning import TUNING
@@ -58,7 +58,7 @@ class LimitPlanner:
         module,
         device,
         options,
-        hides_copies=False,
+        hides_transfers=False,
         proves=options.effort == "prove",
       )
       self._planned = OrderedModule(planned, device.rates, options.offload)
@@ -169,7 +169,7 @@ class LimitPlanner:
       self._first_s.setdefault(room, self._elapsed_s())
       module = base.edited(best.edits)
       order, planned_bytes = None, best.temp_bytes
-      hidden = hide_copies(module, self._device, room)
+      hidden = hide_transfers(module, self._device, room)
       if hidden is not None:
         order, planned_bytes = hidden.order, hidden.temp_bytes
         module = hidden.module

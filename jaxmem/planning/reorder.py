@@ -23,7 +23,7 @@ from jaxmem.planning.order_search import (
   OrderSearch,
   check_understood,
 )
-from jaxmem.planning.overlap import hide_planned_copies
+from jaxmem.planning.overlap import hide_planned_transfers
 from jaxmem.report import Status
 from jaxmem.rewrite import find_copies
 
@@ -32,7 +32,7 @@ def plan_module(
   module: Module,
   device: Device,
   options: Options,
-  hides_copies: bool = True,
+  hides_transfers: bool = True,
   proves: bool = True,
 ) -> PlannedModule[ModulePlan]:
   """Plans a module.
@@ -41,9 +41,9 @@ def plan_module(
     module: A scheduled module.
     device: The device planned for.
     options: How hard to try.
-    hides_copies: Whether copies to and from the host are put behind kernels, as
-      far as the bytes of XLA's own order allow. If not, each stays where few
-      bytes want it, even if the device waits there.
+    hides_transfers: Whether collectives, and copies to and from the host, are
+      put behind kernels. If not, each stays where few bytes want it, even if
+      the device waits there.
     proves: Whether to spend time on showing that no order needs less, as far as
       the effort allows. Who edits the order next has no use for that.
 
@@ -60,8 +60,8 @@ def plan_module(
   with paused_collector:
     decision = _decide(module, device.platform, options, proves)
     planned = PlannedModule.of(module, decision)
-    if hides_copies:
-      planned = hide_planned_copies(planned, device)
+    if hides_transfers:
+      planned = hide_planned_transfers(planned, device, options.max_slowdown)
     if options.verify:
       verify_module(planned.model)
     return planned

@@ -31,7 +31,7 @@ class OrderTuning:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OverlapTuning:
-  """How copies are hidden: the rows of docs/host.md.
+  """How transfers are hidden: the rows of docs/host.md and docs/devices.md.
 
   XLA's packing adds some bytes to those that are live, so orders are made for
   lower and lower limits of live bytes until one fits.
@@ -39,10 +39,22 @@ class OverlapTuning:
   Attributes:
     num_limits: How many limits are tried.
     least_lowering: The least share of a limit by which the next is lower.
+    lead: A transfer begins so many times its own seconds before it is needed.
+    num_looked_at: How many kernels, and how many transfers, are looked at to
+      find one that need not wait.
+    num_passed_over: How many transfers of a link are passed over that have to
+      wait for kernels, or for memory.
+    num_pulled: How many kernels may run earlier so that a transfer can begin.
+    num_filled: How many waits are filled with kernels that ran before.
   """
 
   num_limits: int = 8
   least_lowering: float = 0.02
+  lead: float = 1.5
+  num_looked_at: int = 32
+  num_passed_over: int = 4
+  num_pulled: int = 4
+  num_filled: int = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

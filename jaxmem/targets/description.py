@@ -133,6 +133,12 @@ class Target:
       )
     return _flops_per_s(self.config_text, kind)
 
+  @property
+  def nvlink_lanes(self) -> int | None:
+    """The lanes of NVLink that the description gives; None if it has none."""
+    lanes = _number(self.config_text, "active_links")
+    return int(lanes) if lanes else None
+
   def topology(self) -> topologies.TopologyDescription:
     """Returns the topology of one such device, built once per description.
 

@@ -23,7 +23,6 @@ from jaxmem.cost.traffic import TrafficCounter, trip_count
 
 # One flop of any kind takes 1 s, a byte 0.1 s, a launch 0.01 s.
 _UNIT = Rates(
-  name="unit",
   memory_bytes_per_s=10.0,
   tf32_flops_per_s=1.0,
   bf16_flops_per_s=1.0,

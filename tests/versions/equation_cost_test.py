@@ -12,7 +12,6 @@ from jaxmem.versions import equation_cost
 
 # 1 byte per second, 10 flops per second, no launch: times are easy to see.
 SLOW = Rates(
-  name="slow",
   memory_bytes_per_s=1.0,
   tf32_flops_per_s=20.0,
   bf16_flops_per_s=40.0,
@@ -21,7 +20,7 @@ SLOW = Rates(
   flops_efficiency=1.0,
   memory_efficiency=1.0,
 )
-FAST_MEMORY = dataclasses.replace(SLOW, name="fast", memory_bytes_per_s=1e12)
+FAST_MEMORY = dataclasses.replace(SLOW, memory_bytes_per_s=1e12)
 
 
 def seconds(fun: Any, *shapes: Any, rates: Rates = FAST_MEMORY) -> float:

@@ -3,10 +3,15 @@
 `hlo_module` wraps the messages; `shapes` knows sizes and indices, `opcodes` the
 kinds of instructions. `post_order` lists the instructions of an edited
 computation as XLA does, and `late_passes` takes out what XLA takes out once it
-has scheduled a module.
+has scheduled a module. `collectives` reads who exchanges what.
 """
 
 from jaxmem_hlo.module import shapes, xla_version
+from jaxmem_hlo.module.collectives import (
+  collective_of,
+  collective_start,
+  replica_groups,
+)
 from jaxmem_hlo.module.hlo_module import Computation, Instruction, Module
 from jaxmem_hlo.module.late_passes import apply_late_passes
 from jaxmem_hlo.module.opcodes import (
@@ -32,7 +37,10 @@ __all__ = [
   "Module",
   "ShapeIndex",
   "apply_late_passes",
+  "collective_of",
+  "collective_start",
   "list_in_post_order",
+  "replica_groups",
   "shapes",
   "xla_version",
 ]

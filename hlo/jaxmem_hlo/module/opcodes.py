@@ -30,6 +30,18 @@ RESULT_IN_START: dict[str, tuple[int, ...]] = {
   "collective-permute-done": (1,),
   "copy-done": (0,),
 }
+# What several devices run together, to exchange what they hold.
+COLLECTIVES = frozenset(
+  {
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
+    "reduce-scatter",
+  }
+)
 # Opcodes that begin so are seen by other devices or by the host, or have a
 # hidden state: they keep their order among themselves, and run once.
 STATEFUL_PREFIXES = (

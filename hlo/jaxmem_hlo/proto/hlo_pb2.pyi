@@ -200,12 +200,120 @@ class PrecisionConfig(_message.Message):
     algorithm: int | None = ...,
   ) -> None: ...
 
+class ReplicaGroup(_message.Message):
+  __slots__ = ("replica_ids",)
+  REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+  replica_ids: _containers.RepeatedScalarFieldContainer[int]
+  def __init__(self, replica_ids: _Iterable[int] | None = ...) -> None: ...
+
+class IotaReplicaGroupList(_message.Message):
+  __slots__ = (
+    "iota_reshape_dims",
+    "iota_transpose_perm",
+    "num_devices_per_group",
+    "num_replica_groups",
+  )
+  NUM_REPLICA_GROUPS_FIELD_NUMBER: _ClassVar[int]
+  NUM_DEVICES_PER_GROUP_FIELD_NUMBER: _ClassVar[int]
+  IOTA_RESHAPE_DIMS_FIELD_NUMBER: _ClassVar[int]
+  IOTA_TRANSPOSE_PERM_FIELD_NUMBER: _ClassVar[int]
+  num_replica_groups: int
+  num_devices_per_group: int
+  iota_reshape_dims: _containers.RepeatedScalarFieldContainer[int]
+  iota_transpose_perm: _containers.RepeatedScalarFieldContainer[int]
+  def __init__(
+    self,
+    num_replica_groups: int | None = ...,
+    num_devices_per_group: int | None = ...,
+    iota_reshape_dims: _Iterable[int] | None = ...,
+    iota_transpose_perm: _Iterable[int] | None = ...,
+  ) -> None: ...
+
+class CollectiveDeviceList(_message.Message):
+  __slots__ = ("iota_replica_group_list", "replica_groups")
+  REPLICA_GROUPS_FIELD_NUMBER: _ClassVar[int]
+  IOTA_REPLICA_GROUP_LIST_FIELD_NUMBER: _ClassVar[int]
+  replica_groups: _containers.RepeatedCompositeFieldContainer[ReplicaGroup]
+  iota_replica_group_list: IotaReplicaGroupList
+  def __init__(
+    self,
+    replica_groups: _Iterable[ReplicaGroup | _Mapping] | None = ...,
+    iota_replica_group_list: IotaReplicaGroupList | _Mapping | None = ...,
+  ) -> None: ...
+
+class Mesh(_message.Message):
+  __slots__ = ("axes", "device_ids")
+  class Axis(_message.Message):
+    __slots__ = ("name", "size")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    def __init__(
+      self, name: str | None = ..., size: int | None = ...
+    ) -> None: ...
+
+  AXES_FIELD_NUMBER: _ClassVar[int]
+  DEVICE_IDS_FIELD_NUMBER: _ClassVar[int]
+  axes: _containers.RepeatedCompositeFieldContainer[Mesh.Axis]
+  device_ids: _containers.RepeatedScalarFieldContainer[int]
+  def __init__(
+    self,
+    axes: _Iterable[Mesh.Axis | _Mapping] | None = ...,
+    device_ids: _Iterable[int] | None = ...,
+  ) -> None: ...
+
+class AxisRef(_message.Message):
+  __slots__ = ("mesh_axis_index", "sub_axis_info")
+  class SubAxis(_message.Message):
+    __slots__ = ("pre_size", "size")
+    PRE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    pre_size: int
+    size: int
+    def __init__(
+      self, pre_size: int | None = ..., size: int | None = ...
+    ) -> None: ...
+
+  MESH_AXIS_INDEX_FIELD_NUMBER: _ClassVar[int]
+  SUB_AXIS_INFO_FIELD_NUMBER: _ClassVar[int]
+  mesh_axis_index: int
+  sub_axis_info: AxisRef.SubAxis
+  def __init__(
+    self,
+    mesh_axis_index: int | None = ...,
+    sub_axis_info: AxisRef.SubAxis | _Mapping | None = ...,
+  ) -> None: ...
+
+class MeshAxesReplicaGroupList(_message.Message):
+  __slots__ = ("axes", "mesh")
+  MESH_FIELD_NUMBER: _ClassVar[int]
+  AXES_FIELD_NUMBER: _ClassVar[int]
+  mesh: Mesh
+  axes: _containers.RepeatedCompositeFieldContainer[AxisRef]
+  def __init__(
+    self,
+    mesh: Mesh | _Mapping | None = ...,
+    axes: _Iterable[AxisRef | _Mapping] | None = ...,
+  ) -> None: ...
+
+class SourceTarget(_message.Message):
+  __slots__ = ("source", "target")
+  SOURCE_FIELD_NUMBER: _ClassVar[int]
+  TARGET_FIELD_NUMBER: _ClassVar[int]
+  source: int
+  target: int
+  def __init__(
+    self, source: int | None = ..., target: int | None = ...
+  ) -> None: ...
+
 class Instruction(_message.Message):
   __slots__ = (
     "backend_config",
     "batch_group_count",
     "called_computation_ids",
     "channel_id",
+    "collective_device_list",
     "control_predecessor_ids",
     "convolution_dimension_numbers",
     "custom_call_has_side_effect",
@@ -216,6 +324,7 @@ class Instruction(_message.Message):
     "fusion_kind",
     "id",
     "is_host_transfer",
+    "mesh_axes_replica_group_list",
     "metadata",
     "name",
     "opcode",
@@ -224,8 +333,10 @@ class Instruction(_message.Message):
     "output_operand_aliasing",
     "parameter_number",
     "precision_config",
+    "replica_groups",
     "shape",
     "sharding",
+    "source_target_pairs",
     "tuple_index",
     "window",
   )
@@ -249,12 +360,16 @@ class Instruction(_message.Message):
   SHARDING_FIELD_NUMBER: _ClassVar[int]
   BACKEND_CONFIG_FIELD_NUMBER: _ClassVar[int]
   IS_HOST_TRANSFER_FIELD_NUMBER: _ClassVar[int]
+  REPLICA_GROUPS_FIELD_NUMBER: _ClassVar[int]
   FEATURE_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
   PRECISION_CONFIG_FIELD_NUMBER: _ClassVar[int]
+  SOURCE_TARGET_PAIRS_FIELD_NUMBER: _ClassVar[int]
   BATCH_GROUP_COUNT_FIELD_NUMBER: _ClassVar[int]
   CUSTOM_CALL_HAS_SIDE_EFFECT_FIELD_NUMBER: _ClassVar[int]
   OUTPUT_OPERAND_ALIASING_FIELD_NUMBER: _ClassVar[int]
+  COLLECTIVE_DEVICE_LIST_FIELD_NUMBER: _ClassVar[int]
   ORIGINAL_VALUE_FIELD_NUMBER: _ClassVar[int]
+  MESH_AXES_REPLICA_GROUP_LIST_FIELD_NUMBER: _ClassVar[int]
   name: str
   opcode: str
   shape: Shape
@@ -275,14 +390,18 @@ class Instruction(_message.Message):
   sharding: bytes
   backend_config: bytes
   is_host_transfer: bool
+  replica_groups: _containers.RepeatedCompositeFieldContainer[ReplicaGroup]
   feature_group_count: int
   precision_config: PrecisionConfig
+  source_target_pairs: _containers.RepeatedCompositeFieldContainer[SourceTarget]
   batch_group_count: int
   custom_call_has_side_effect: bool
   output_operand_aliasing: _containers.RepeatedCompositeFieldContainer[
     OutputOperandAliasing
   ]
+  collective_device_list: CollectiveDeviceList
   original_value: bytes
+  mesh_axes_replica_group_list: MeshAxesReplicaGroupList
   def __init__(
     self,
     name: str | None = ...,
@@ -307,13 +426,19 @@ class Instruction(_message.Message):
     sharding: bytes | None = ...,
     backend_config: bytes | None = ...,
     is_host_transfer: bool = ...,
+    replica_groups: _Iterable[ReplicaGroup | _Mapping] | None = ...,
     feature_group_count: int | None = ...,
     precision_config: PrecisionConfig | _Mapping | None = ...,
+    source_target_pairs: _Iterable[SourceTarget | _Mapping] | None = ...,
     batch_group_count: int | None = ...,
     custom_call_has_side_effect: bool = ...,
     output_operand_aliasing: _Iterable[OutputOperandAliasing | _Mapping]
     | None = ...,
+    collective_device_list: CollectiveDeviceList | _Mapping | None = ...,
     original_value: bytes | None = ...,
+    mesh_axes_replica_group_list: MeshAxesReplicaGroupList
+    | _Mapping
+    | None = ...,
   ) -> None: ...
 
 class ProgramShape(_message.Message):

@@ -33,14 +33,13 @@ def pcie_bytes_per_s(generation: int, num_lanes: int = 16) -> float:
 
 
 _P100 = Rates(
-  name="p100",
   memory_bytes_per_s=732e9,
   tf32_flops_per_s=10.6e12,
   bf16_flops_per_s=21.2e12,
   fp32_flops_per_s=10.6e12,
 )
 _A100_40 = dataclasses.replace(
-  DATA_SHEETS["a100-80"], name="a100-40", memory_bytes_per_s=1.555e12
+  DATA_SHEETS["a100-80"], memory_bytes_per_s=1.555e12
 )
 
 

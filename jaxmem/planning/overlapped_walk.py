@@ -1,0 +1,283 @@
+"""Puts starts and dones of transfers between kernels, step by step.
+
+The walk runs a computation as the device would: a kernel at a time, and beside
+it one transfer on each link. It begins with an order that needs few bytes, in
+which each transfer is waited for at once, and leaves it only to wait less:
+
+- A transfer starts as soon as its link will be idle, what is needed first
+  before the rest, but no earlier than the next kernels can hide.
+- Where the next kernel would have to wait, later ones that need not wait run
+  before it.
+- Nothing does either where more bytes would be live than a limit allows. Where
+  memory is short, transfers that left are waited for.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from jaxmem.cost import Link
+from jaxmem.planning.overlapped_program import Memory, Program
+from jaxmem.planning.tuning import TUNING
+
+_TUNING = TUNING.overlap
+
+
+def walk(program: Program, limit_bytes: int) -> list[int]:
+  """Returns all nodes in an order that waits little.
+
+  Args:
+    program: The computation.
+    limit_bytes: Where as much is live already, nothing takes more.
+  """
+  return _Walk(program, limit_bytes).run()
+
+
+class _Walk:
+  """One walk."""
+
+  def __init__(self, program: Program, limit_bytes: int):
+    self._program = program
+    self._limit = limit_bytes
+    self._memory = Memory(program.graph)
+    self._order: list[int] = []
+    self._has_run = [False] * program.graph.num_nodes
+    self._now = 0.0
+    # Without what was waited for.
+    self._worked_s = 0.0
+    self._free_at: dict[Link, float] = {}
+    self._first_pending = 0
+    # When each transfer under way is done, in the order in which they began.
+    self._done_at: dict[int, float] = {}
+    # How many nodes each node still waits for, dones not counted.
+    self._waiting = self._count_kernels()
+    # Kernels that wait for nothing but transfers.
+    self._ready = [
+      n for n, c in enumerate(self._waiting) if not c and self._is_kernel(n)
+    ]
+    heapq.heapify(self._ready)
+
+  def run(self) -> list[int]:
+    """Walks once."""
+    next_kernel = 0
+    num_nodes = self._program.graph.num_nodes
+    while True:
+      while next_kernel < num_nodes and (
+        self._has_run[next_kernel] or not self._is_kernel(next_kernel)
+      ):
+        next_kernel += 1
+      if next_kernel == num_nodes:
+        break
+      self._step(next_kernel)
+    for number, each in enumerate(self._program.transfers):
+      if not self._has_run[each.start]:
+        self._require(number)
+    for number in [*self._done_at]:
+      self._settle(number)
+    return self._order
+
+  def _step(self, kernel: int) -> None:
+    """Runs a kernel: the next one, or one that need not wait."""
+    self._settle_finished()
+    self._look_ahead(kernel)
+    if self._has_run[kernel]:
+      return
+    chosen = self._choose(kernel)
+    self._make_room(chosen)
+    self._run_kernel(chosen)
+
+  def _choose(self, kernel: int) -> int:
+    if self._awaited(kernel) <= self._now:
+      return kernel
+    tried = []
+    found = kernel
+    while self._ready and len(tried) < _TUNING.num_looked_at:
+      candidate = heapq.heappop(self._ready)
+      if self._has_run[candidate]:
+        continue
+      tried.append(candidate)
+      if self._awaited(candidate) <= self._now and self._has_room(candidate):
+        found = candidate
+        break
+    for candidate in tried:
+      heapq.heappush(self._ready, candidate)
+    return found
+
+  def _has_room(self, candidate: int) -> bool:
+    """Whether a later kernel may run already, before one that waits."""
+    if self._memory.needed_bytes(candidate) > self._limit:
+      return False
+    return self._fits(candidate, self._memory.added_bytes(candidate))
+
+  def _fits(self, end: int, added_bytes: int) -> bool:
+    """Whether more bytes may be live until a later step of the given order.
+
+    What differs from that order now, is taken to differ until then.
+    """
+    if added_bytes <= 0:
+      return True
+    here = min(len(self._order), self._program.graph.num_nodes - 1)
+    ahead = self._program.live[here : max(end, here + 1)]
+    drift = self._memory.live_bytes - self._program.before[here]
+    return int(ahead.max()) + drift + added_bytes <= self._limit
+
+  def _look_ahead(self, kernel: int) -> None:
+    """Starts what is needed next on links that are about to be idle."""
+    ahead_s = self._program.seconds[kernel]
+    passed: dict[Link, int] = {}
+    for number in self._pending():
+      each = self._program.transfers[number]
+      is_early = self._program.takes_memory[number] and (
+        self._program.begin_by[number] > self._worked_s + ahead_s
+      )
+      is_busy = self._free_at.get(each.link, 0.0) >= self._now + ahead_s
+      if is_early or is_busy:
+        continue
+      if passed.get(each.link, 0) > _TUNING.num_passed_over:
+        continue
+      if not self._begin_early(number):
+        passed[each.link] = passed.get(each.link, 0) + 1
+
+  def _begin_early(self, number: int) -> bool:
+    """Starts a transfer if nothing has to be waited for, and there is room."""
+    start = self._program.transfers[number].start
+    needed = self._needed_kernels(start)
+    seconds = sum(self._program.seconds[n] for n in needed or ())
+    if needed is None or seconds > self._program.transfers[number].seconds:
+      return False
+    added = sum(self._memory.added_bytes(n) for n in (*needed, start))
+    if not self._fits(self._program.needed_at[number], added):
+      return False
+    self._require(number)
+    return True
+
+  def _pending(self) -> list[int]:
+    """Transfers that may be started soon, what is needed first at the front."""
+    transfers = self._program.transfers
+    while (
+      self._first_pending < len(transfers)
+      and self._has_run[transfers[self._first_pending].start]
+    ):
+      self._first_pending += 1
+    soon = range(self._first_pending, len(transfers))[: _TUNING.num_looked_at]
+    return [n for n in soon if not self._has_run[transfers[n].start]]
+
+  def _needed_kernels(self, start: int) -> list[int] | None:
+    """Kernels to run before a start; None if they are many or have to wait."""
+    found: dict[int, None] = {}
+    stack = [start]
+    while stack:
+      node = stack.pop()
+      if self._has_run[node] or node in found:
+        continue
+      number = self._program.of_node.get(node)
+      if number is not None and node != start:
+        done_at = self._done_at.get(number)
+        if done_at is None or done_at > self._now:
+          return None
+        continue
+      found[node] = None
+      if len(found) > _TUNING.num_pulled:
+        return None
+      stack += self._program.graph.nodes[node].predecessors
+    del found[start]
+    return sorted(found)
+
+  def _awaited(self, node: int) -> float:
+    """Returns when the transfers that a node needs are done.
+
+    Infinity if one has not begun, or another kernel has to run before.
+    """
+    if self._waiting[node]:
+      return float("inf")
+    latest = 0.0
+    for needed in self._program.graph.nodes[node].predecessors:
+      number = self._program.of_node.get(needed)
+      if number is None or self._has_run[needed]:
+        continue
+      latest = max(latest, self._done_at.get(number, float("inf")))
+    return latest
+
+  def _run_kernel(self, node: int) -> None:
+    for needed in self._program.graph.nodes[node].predecessors:
+      if not self._has_run[needed]:
+        self._require_node(needed)
+    self._emit(node)
+
+  def _require_node(self, node: int) -> None:
+    number = self._program.of_node.get(node)
+    if number is None:
+      self._run_kernel(node)
+    elif node == self._program.transfers[number].start:
+      self._require(number)
+    else:
+      self._require(number)
+      self._settle(number)
+
+  def _require(self, number: int) -> None:
+    """Starts a transfer, whatever it takes."""
+    start = self._program.transfers[number].start
+    if self._has_run[start]:
+      return
+    for needed in self._program.graph.nodes[start].predecessors:
+      if not self._has_run[needed]:
+        self._require_node(needed)
+    self._start(number)
+
+  def _start(self, number: int) -> None:
+    each = self._program.transfers[number]
+    begin = max(self._now, self._free_at.get(each.link, 0.0))
+    self._free_at[each.link] = begin + each.seconds
+    self._done_at[number] = begin + each.seconds
+    self._emit(each.start)
+
+  def _settle(self, number: int) -> None:
+    """Waits for a transfer."""
+    done = self._program.transfers[number].done
+    for needed in self._program.graph.nodes[done].predecessors:
+      if not self._has_run[needed]:
+        self._require_node(needed)
+    self._now = max(self._now, self._done_at.pop(number))
+    self._emit(done)
+
+  def _settle_finished(self) -> None:
+    """Lets go of what finished transfers held."""
+    for number, done_at in [*self._done_at.items()]:
+      if done_at <= self._now and not self._program.takes_memory[number]:
+        self._settle(number)
+
+  def _make_room(self, node: int) -> None:
+    """Waits for transfers that hold memory, until a kernel fits."""
+    for number in [*self._done_at]:
+      if self._memory.needed_bytes(node) <= self._limit:
+        return
+      if not self._program.takes_memory[number]:
+        self._settle(number)
+
+  def _emit(self, node: int) -> None:
+    self._memory.run(node)
+    self._order.append(node)
+    self._has_run[node] = True
+    self._now += self._program.seconds[node]
+    self._worked_s += self._program.seconds[node]
+    for after in self._program.graph.successors[node]:
+      if node not in self._program.of_node or self._starts(node):
+        self._waiting[after] -= 1
+        if not self._waiting[after] and self._is_kernel(after):
+          heapq.heappush(self._ready, after)
+
+  def _is_kernel(self, node: int) -> bool:
+    return node not in self._program.of_node
+
+  def _starts(self, node: int) -> bool:
+    number = self._program.of_node[node]
+    return self._program.transfers[number].start == node
+
+  def _count_kernels(self) -> list[int]:
+    return [
+      sum(
+        p not in self._program.of_node or self._starts(p)
+        for p in set(node.predecessors)
+      )
+      for node in self._program.graph.nodes
+    ]
