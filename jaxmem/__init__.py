@@ -13,6 +13,7 @@ if TYPE_CHECKING:
   from jaxmem.options import Options
   from jaxmem.report import Plan
   from jaxmem.runtime import on_host, to_host
+  from jaxmem.targets import devices
 
 __all__ = [
   "BatchPlan",
@@ -21,6 +22,7 @@ __all__ = [
   "Plan",
   "PlanningError",
   "__version__",
+  "devices",
   "disable",
   "enable",
   "jit",
@@ -38,6 +40,7 @@ _HOMES = {
   "Options": "options",
   "Plan": "report",
   "PlanningError": "errors",
+  "devices": "targets",
   "disable": "entry",
   "enable": "entry",
   "jit": "api",

@@ -107,7 +107,8 @@ def plan(
       wrapper takes in their place.
     target: A device to plan for that need not be here: "h200", "h100",
       "a100-80", the path or text of a GpuTargetConfigProto, or "cpu". None
-      plans for the device jax would use.
+      plans for the devices that the arguments are spread over, here or made by
+      `jaxmem.devices`, and else for the device jax would use.
     memory_limit: Most bytes of device memory that the program may take, as
       in `jit`. A share is one of jax's pool on the target, which is its memory
       times XLA_PYTHON_CLIENT_MEM_FRACTION, or 0.75; the plan states it.
@@ -127,13 +128,17 @@ def plan(
     RuntimeError: If the target cannot be compiled for here.
   """
   _check_callable(fun)
-  device = None if target is None else targets.get(target)
+  device, group = targets.planned_on(target, (args, kwargs))
   limit_bytes, share = None, None
   if memory_limit is not None:
     limit = MemoryLimit.of(memory_limit)
-    limit_bytes, share = limit.planned_for(device, (args, kwargs))
+    described = device or (group.target if group else None)
+    limit_bytes, share = limit.planned_for(described, (args, kwargs))
   request = Request(
-    options=Options.of(options), limit_bytes=limit_bytes, target=device
+    options=Options.of(options),
+    limit_bytes=limit_bytes,
+    target=device,
+    group=group,
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
   _check_not_jitted(fun, jit_kwargs)

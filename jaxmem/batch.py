@@ -80,13 +80,19 @@ def max_batch(
       "start must be a positive multiple of multiple_of, got"
       f" start={start}, multiple_of={multiple_of}."
     )
-  device = None if target is None else targets.get(target)
+  first = _made(step_factory, start)
+  device, group = targets.planned_on(target, first[1])
   written = MemoryLimit.of("90%" if limit is None else limit, name="limit")
-  limit_bytes, share = written.planned_for(device)
+  described = device or (group.target if group else None)
+  limit_bytes, share = written.planned_for(described)
   request = Request(
-    options=Options.of(options), limit_bytes=limit_bytes, target=device
+    options=Options.of(options),
+    limit_bytes=limit_bytes,
+    target=device,
+    group=group,
   )
   search = _BatchSearch(step_factory, request, share, multiple_of)
+  search.made[start] = first
   batch = search.run(start)
   planner, args = search.planner(batch)
   plan = planner.plan(args, {})
@@ -111,6 +117,8 @@ class _BatchSearch:
     self._unit = multiple_of
     self._progress = Progress()
     self.smallest: dict[int, int] = {}
+    # What the factory made and nothing was planned with yet.
+    self.made: dict[int, tuple[Any, ...]] = {}
 
   def run(self, start: int) -> int:
     """Returns the largest batch that fits."""
@@ -171,12 +179,18 @@ class _BatchSearch:
 
   def planner(self, batch: int) -> tuple[StepPlanner, tuple[Any, ...]]:
     """Returns what plans a batch's step, and the step's arguments."""
-    made = tuple(self._factory(batch))
-    if len(made) not in (2, 3) or not callable(made[0]):
-      raise ValueError(
-        "step_factory must return (step, args) or (step, args, jit_kwargs),"
-        f" got {made!r}."
-      )
+    made = self.made.pop(batch, None) or _made(self._factory, batch)
     jit_kwargs = dict(made[2]) if len(made) == 3 else {}
     planner = StepPlanner(made[0], jit_kwargs, self._request, self._share)
     return planner, tuple(made[1])
+
+
+def _made(factory: Callable[[int], Step], batch: int) -> tuple[Any, ...]:
+  """Returns a batch's step, its arguments, and keywords of jax.jit if any."""
+  made = tuple(factory(batch))
+  if len(made) not in (2, 3) or not callable(made[0]):
+    raise ValueError(
+      "step_factory must return (step, args) or (step, args, jit_kwargs),"
+      f" got {made!r}."
+    )
+  return made

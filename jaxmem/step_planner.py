@@ -38,6 +38,7 @@ from jaxmem.planning import (
 )
 from jaxmem.report import (
   Budget,
+  Communication,
   Frontier,
   HostTraffic,
   LimitShare,
@@ -245,8 +246,7 @@ class _Program:
   @property
   def target(self) -> str:
     """The name of the device planned for."""
-    target = self.request.target
-    return target.name if target else jax.default_backend()
+    return self.request.device_name
 
   def replay(self) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""
@@ -344,6 +344,10 @@ def _result(
     },
     budget=budget,
     host=_host(planned, memory, program.request),
+    communication=_communication(planned.module, planned, program.request),
+    baseline_communication=_communication(
+      planned.given, planned, program.request
+    ),
     order=tuple(
       i.name for i in planned.module.schedule(planned.module.entry.id)
     ),
@@ -381,6 +385,22 @@ def _status(decision: Decision, *, is_exact: bool) -> Status:
     # What was proven, was proven of a prediction that XLA did not confirm.
     return "feasible" if decision.is_changed else "baseline"
   return status
+
+
+def _communication(
+  module: Module, planned: PlannedModule[Decision], request: Request
+) -> Communication | None:
+  rates = request.device(planned.decision.platform).rates
+  run = cost.step_time(module, rates)
+  if not run.collective_s:
+    return None
+  return Communication(
+    step_s=run.seconds,
+    seconds=run.collective_s,
+    exposed_s=run.exposed_s,
+    num_asynchronous=run.num_asynchronous,
+    num_synchronous=run.num_synchronous,
+  )
 
 
 def _host(

@@ -164,11 +164,13 @@ class Compiling:
     name: Of the module: "jit_train_step".
     option: The option's value.
     module: The program, as it was lowered.
+    devices: That it is to run on.
   """
 
   name: str
   option: str
   module: Any
+  devices: tuple[Any, ...]
   _run: Callable[[str | None, bool], Any]
   _cache_key: Callable[[str | None], tuple[Any, str | None]]
 
@@ -360,6 +362,7 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
         name=name,
         option=option,
         module=computation,
+        devices=tuple(devices.flat),
         _run=run,
         _cache_key=cache_key,
       )

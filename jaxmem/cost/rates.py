@@ -153,10 +153,21 @@ class Device:
   rates: Rates
 
 
-def device_for(target: targets.Target | str | None = None) -> Device:
-  """Returns the device that a target describes; see `for_target`."""
+def device_for(
+  target: targets.Target | str | None = None, per_host: int | None = None
+) -> Device:
+  """Returns the device that a target describes; see `for_target`.
+
+  Args:
+    target: As there.
+    per_host: How many devices share a host, if that is known.
+  """
   target = targets.get(target)
-  return Device(platform=target.platform, rates=for_target(target))
+  rates = for_target(target)
+  if rates.links is not None and per_host is not None:
+    links = dataclasses.replace(rates.links, devices_per_host=per_host)
+    rates = dataclasses.replace(rates, links=links)
+  return Device(platform=target.platform, rates=rates)
 
 
 def for_target(target: targets.Target | str | None = None) -> Rates:

@@ -30,7 +30,11 @@ from jaxmem.entry.records import CompileRecord
 from jaxmem.entry.remembered import ProgramPlans
 from jaxmem.errors import InfeasibleError, PlanningError
 from jaxmem.planning import Decision, LimitPlan, PlannedModule, Request
+from jaxmem.targets import DeviceGroup
 from jaxmem.versions import pick
+
+# The prediction of XLA's own plan may miss by so many times what jaxmem's did.
+_MISSES_ALIKE = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,9 +134,13 @@ class _Compile:
     planned = self.planned
     if planned is None or self.is_limited or not planned.decision.is_changed:
       return False
-    # Where a prediction missed, that of XLA's own plan may have missed, too.
-    # Branches that write in place are not always predicted right.
-    return temp_bytes != planned.planned_bytes or planned.has_branches
+    # Where a prediction missed, that of XLA's own plan may have missed, too,
+    # but not by many times as much. Branches that write in place are not always
+    # predicted right.
+    gained_bytes = _xla_temp_bytes(planned.decision) - temp_bytes
+    missed_bytes = abs(temp_bytes - planned.planned_bytes)
+    is_sure = _MISSES_ALIKE * missed_bytes <= gained_bytes
+    return planned.has_branches or (missed_bytes > 0 and not is_sure)
 
   def record(self, executable: Any, total_s: float) -> CompileRecord:
     """Says what became of it, for the table.
@@ -191,7 +199,9 @@ class PlannedCompiles:
           f"{compiling.name} has a memory limit, but was not lowered for the"
           " devices that it is compiled for; lower it without platforms."
         )
-      request = Request(options=policy.options)
+      request = Request(
+        options=policy.options, group=DeviceGroup.of(compiling.devices)
+      )
       plans = ProgramPlans(request)
       asked = _Asked(policy=policy, request=request, plans=plans)
     return self._compile(compiling, asked)
@@ -209,7 +219,11 @@ class PlannedCompiles:
         f" NVIDIA GPUs only, not for {devices[0].platform}."
       )
     limit_bytes = policy.limit.in_bytes(devices, step.argument_bytes)
-    request = Request(options=policy.options, limit_bytes=limit_bytes)
+    request = Request(
+      options=policy.options,
+      limit_bytes=limit_bytes,
+      group=DeviceGroup.of(devices),
+    )
     program = jax_doors.program(as_written)
     key = id(program), policy.tag, limit_bytes
     if key not in self._picked:

@@ -23,13 +23,15 @@ class Request:
   Attributes:
     options: Planning options.
     limit_bytes: Most bytes of the whole program; None for no limit.
-    target: The device that estimates of time are made for; None for the one
-      that jax would use.
+    target: The described device that one is planned for; None where the step
+      is compiled for the devices of its arguments, or for jax's own.
+    group: These devices, if they are known.
   """
 
   options: Options
   limit_bytes: int | None = None
   target: targets.Target | None = None
+  group: targets.DeviceGroup | None = None
 
   def device(self, platform: str) -> cost.Device:
     """Returns the device planned for.
@@ -37,7 +39,19 @@ class Request:
     Args:
       platform: "cpu" or "cuda": what XLA compiles for.
     """
-    return cost.device_for(self.target or _local_target(platform))
+    if self.target is not None or self.group is None:
+      return cost.device_for(self.target or _local_target(platform))
+    target = self.group.target or _known_like(platform, self.group.kind)
+    return cost.device_for(target, self.group.per_host)
+
+  @property
+  def device_name(self) -> str:
+    """What reports call the device, or devices."""
+    if self.target is not None:
+      return self.target.name
+    if self.group is None or self.group.target is None:
+      return jax.default_backend()
+    return self.group.name
 
   def planner(self, module: Module, platform: str) -> LimitPlanner:
     """Returns what plans a module for any limit."""
@@ -54,7 +68,8 @@ class Request:
       be given it for that, even if no plan changes it.
     """
     given = apply_late_passes(Module.from_bytes(data), platform)
-    if self.target is None or platform != "cuda":
+    described = self.target or (self.group and self.group.target)
+    if described is None or platform != "cuda":
       return given, False
     module = fetch_arguments(given)
     return module, module is not given
@@ -106,10 +121,15 @@ class Request:
 
 def _local_target(platform: str) -> str:
   """Names the known target that is most like the device here."""
+  kind = "" if platform == "cpu" else jax.devices()[0].device_kind
+  return _known_like(platform, kind)
+
+
+def _known_like(platform: str, kind: str) -> str:
+  """Names the known target that is most like devices of a kind."""
   if platform == "cpu":
     return "cpu"
-  kind = jax.devices()[0].device_kind.lower()
   known = [name for name in targets.known_names() if name != "cpu"]
-  alike = [name for name in known if name.split("-")[0] in kind]
+  alike = [name for name in known if name.split("-")[0] in kind.lower()]
   # Plans depend on the ratio of arithmetic to bandwidth, alike for all.
   return (alike or ["h100"])[0]

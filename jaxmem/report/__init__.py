@@ -3,7 +3,13 @@
 from jaxmem.report import donation, layout, signature
 from jaxmem.report.frontier import Frontier, Point
 from jaxmem.report.plan import Plan, PlannedProgram
-from jaxmem.report.plan_data import Budget, HostTraffic, LimitShare, Status
+from jaxmem.report.plan_data import (
+  Budget,
+  Communication,
+  HostTraffic,
+  LimitShare,
+  Status,
+)
 from jaxmem.report.plan_json import read_fields
 from jaxmem.report.plan_page import plan_html
 from jaxmem.report.progress import Progress
@@ -11,6 +17,7 @@ from jaxmem.report.timeline import Table
 
 __all__ = [
   "Budget",
+  "Communication",
   "Frontier",
   "HostTraffic",
   "LimitShare",

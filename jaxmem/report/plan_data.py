@@ -31,6 +31,31 @@ class HostTraffic:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+  """What a schedule exchanges with other devices. Seconds are estimates.
+
+  Attributes:
+    step_s: Of the step.
+    seconds: Of all collectives, hidden behind kernels or not.
+    exposed_s: Of these, while nothing else runs.
+    num_asynchronous: Collectives that run beside kernels.
+    num_synchronous: Those that XLA runs like kernels, since nothing stands
+      between their start and their end, or since they have no start.
+  """
+
+  step_s: float
+  seconds: float
+  exposed_s: float
+  num_asynchronous: int
+  num_synchronous: int
+
+  @property
+  def hidden_s(self) -> float:
+    """Seconds of collectives beside which kernels run."""
+    return self.seconds - self.exposed_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LimitShare:
   """What a limit is a share of, that was not given in bytes.
 
@@ -123,6 +148,8 @@ class PlanData:
     versions: Of jax, jaxlib and jaxmem.
     budget: What the byte limit cost; None if none was given.
     host: What is in the host's memory; None if nothing is.
+    communication: Of the planned schedule; None if there is none.
+    baseline_communication: Of XLA's own schedule.
     order: Names of the entry's instructions in execution order.
     donation: What donating each array does, or could do.
     before: The buffers under XLA's own order.
@@ -151,6 +178,8 @@ class PlanData:
   versions: dict[str, str]
   budget: Budget | None
   host: HostTraffic | None
+  communication: Communication | None
+  baseline_communication: Communication | None
   order: tuple[str, ...]
   donation: tuple[DonationAdvice, ...]
   before: Layout

@@ -8,6 +8,7 @@ from jaxmem.report.donation import donation_lines
 from jaxmem.report.layout import PlannedBuffer
 from jaxmem.report.plan_data import (
   Budget,
+  Communication,
   HostTraffic,
   LimitShare,
   PlanData,
@@ -37,6 +38,12 @@ def summary(plan: PlanData) -> str:
     lines.append(f"  byte limit    {_budget_line(plan.budget)}")
   if plan.host is not None:
     lines.append(f"  on the host   {_host_line(plan.host)}")
+  for label, run in (
+    ("communication", plan.communication),
+    ("  XLA's own", plan.baseline_communication),
+  ):
+    if run is not None:
+      lines.append(f"  {label:14}{_communication_line(run)}")
   arena = plan.after
   fragmentation = units.format_bytes(arena.fragmentation_bytes)
   lines.append(
@@ -60,6 +67,14 @@ def summary(plan: PlanData) -> str:
 
 def facts(plan: PlanData) -> list[tuple[str, str]]:
   """Returns what the page of a plan says above the picture."""
+  exchanged = [
+    (label, _communication_line(run))
+    for label, run in (
+      ("Communication", plan.communication),
+      ("XLA's communication", plan.baseline_communication),
+    )
+    if run is not None
+  ]
   return [
     ("Status", plan.status),
     ("XLA's temporaries", units.format_bytes(plan.baseline_temp_bytes)),
@@ -68,6 +83,7 @@ def facts(plan: PlanData) -> list[tuple[str, str]]:
     ("Whole program", units.format_bytes(plan.total_bytes)),
     ("Instructions", str(plan.num_instructions)),
     ("Copies removed", str(plan.num_removed_copies)),
+    *exchanged,
     ("jax", plan.versions.get("jax", "")),
   ]
 
@@ -110,6 +126,15 @@ def _host_line(host: HostTraffic) -> str:
     f"{argument} of arguments; {inward} come in and {outward} go out, for which"
     f" the device waits {1e3 * host.waiting_s:.2f} of {1e3 * host.step_s:.2f}"
     " ms by estimate"
+  )
+
+
+def _communication_line(run: Communication) -> str:
+  return (
+    f"{1e3 * run.seconds:.2f} ms, {1e3 * run.hidden_s:.2f} hidden and"
+    f" {1e3 * run.exposed_s:.2f} exposed, of {1e3 * run.step_s:.2f} ms by"
+    f" estimate; {run.num_asynchronous} asynchronous, {run.num_synchronous}"
+    " synchronous"
   )
 
 

@@ -20,6 +20,7 @@ from jaxmem.targets.description import (
   known_names,
   pool_fraction,
 )
+from jaxmem.targets.device_group import DeviceGroup, devices, planned_on
 from jaxmem.targets.deviceless import (
   compile_options,
   current_platform,
@@ -32,16 +33,19 @@ from jaxmem.targets.deviceless import (
 
 __all__ = [
   "CPU",
+  "DeviceGroup",
   "Target",
   "TargetLike",
   "compile_options",
   "current_platform",
+  "devices",
   "get",
   "is_available",
   "known_names",
   "lower",
   "lower_traced",
   "planned_for",
+  "planned_on",
   "pool_fraction",
   "trace",
 ]

@@ -38,8 +38,16 @@ def _pip_command() -> str:
 
 
 @functools.cache
-def topology(config_text: str) -> topologies.TopologyDescription:
-  """Returns the topology of one described GPU; see `Target.topology`."""
+def topology(
+  config_text: str, shape: str = "1x1x1"
+) -> topologies.TopologyDescription:
+  """Returns the topology of described GPUs; see `Target.topology`.
+
+  Args:
+    config_text: The description of one of them.
+    shape: The number of partitions of a cluster, of hosts in each, and of
+      devices in each host.
+  """
   import jax
   from jax.experimental import topologies
 
@@ -53,7 +61,7 @@ def topology(config_text: str) -> topologies.TopologyDescription:
     topologies.get_topology_desc,
     platform="cuda",
     target_config=config_text,
-    topology="1x1x1",
+    topology=shape,
   )
   with _without_cuda_library_check():
     try:

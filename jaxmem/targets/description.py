@@ -147,13 +147,21 @@ class Target:
         or it lacks a figure that XLA needs.
       RuntimeError: If JAX's CUDA plugin is missing or did not load.
     """
+    self.check_described()
+    return cuda_plugin.topology(self.config_text)
+
+  def check_described(self) -> None:
+    """Checks that XLA can compile for the description.
+
+    Raises:
+      ValueError: As `topology`.
+    """
     if self.platform != "cuda":
       raise ValueError(
         f"a topology needs a described GPU, got target {self.name!r}; use "
         f"e.g. targets.get('h200')."
       )
     _check_complete(self.config_text)
-    return cuda_plugin.topology(self.config_text)
 
 
 # A target, or what a user writes for one; see `get`.

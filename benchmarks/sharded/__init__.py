@@ -1,0 +1,1 @@
+"""Sharded train steps for described devices."""
