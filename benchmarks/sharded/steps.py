@@ -100,7 +100,6 @@ class DecoderSize:
   """The size of a decoder.
 
   Attributes:
-    num_layers: How many blocks.
     width: Of the residual stream.
     num_heads: Of queries.
     num_kv_heads: Of keys and values.
@@ -110,7 +109,6 @@ class DecoderSize:
     length: Tokens in an example.
   """
 
-  num_layers: int = 16
   width: int = 2048
   num_heads: int = 16
   num_kv_heads: int = 16
@@ -121,7 +119,7 @@ class DecoderSize:
 
 
 def decoder(
-  devices: Sequence[Any], *, tensor: int, size: DecoderSize
+  devices: Sequence[Any], *, tensor: int, num_layers: int, size: DecoderSize
 ) -> ShardedStep:
   """A decoder with rotated positions and gated products, trained with AdamW.
 
@@ -132,10 +130,11 @@ def decoder(
     devices: What it runs on.
     tensor: Over how many devices heads and hidden columns are divided; the
       rest divides the batch.
-    size: Of the decoder.
+    num_layers: How many blocks.
+    size: Of each.
   """
   mesh = _mesh(devices, (len(devices) // tensor, tensor), "dt")
-  params = _decoder_params(mesh, size)
+  params = _decoder_params(mesh, num_layers, size)
   state = {"params": params, "mu": params, "nu": params}
   shardings = jax.tree.map(lambda s: s.sharding, params)
   loss = functools.partial(_decoder_loss, mesh, size)
@@ -145,12 +144,12 @@ def decoder(
     grads = jax.lax.with_sharding_constraint(grads, shardings)
     return _adamw(state, grads), value
 
-  tokens = _shape(
-    mesh, (size.examples, size.length + 1), jnp.int32, "d", None
-  )
-  kind = "FSDP" if tensor == 1 else f"tensor {tensor} x data {len(devices) // tensor}"
+  tokens = _shape(mesh, (size.examples, size.length + 1), jnp.int32, "d", None)
+  kind = "FSDP"
+  if tensor > 1:
+    kind = f"tensor {tensor} x data {len(devices) // tensor}"
   return ShardedStep(
-    name=f"decoder, {size.num_layers} layers of {size.width}, {kind}",
+    name=f"decoder, {num_layers} layers of {size.width}, {kind}",
     fun=step,
     args=(state, tokens),
   )
@@ -173,7 +172,7 @@ def _adamw(state: Any, grads: Any) -> Any:
   }
 
 
-def _decoder_params(mesh: Mesh, size: DecoderSize) -> Any:
+def _decoder_params(mesh: Mesh, num_layers: int, size: DecoderSize) -> Any:
   f32 = jnp.float32
   width = size.width
   head = width // size.num_heads
@@ -192,7 +191,7 @@ def _decoder_params(mesh: Mesh, size: DecoderSize) -> Any:
 
   return {
     "embedding": _shape(mesh, (size.vocabulary, width), f32, ("d", "t"), None),
-    "blocks": [block() for _ in range(size.num_layers)],
+    "blocks": [block() for _ in range(num_layers)],
     "norm": tall(dims=(width,)),
   }
 

@@ -25,6 +25,8 @@ from jaxmem.planning.overlapped_walk import walk
 from jaxmem.planning.tuning import TUNING
 
 _TUNING = TUNING.overlap
+# Sums of the same seconds in another order differ by less.
+_ROUNDING = 1 + 1e-9
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ def hide_planned_transfers(
     room = max(decision.baseline_bytes, decision.planned_bytes)
     hidden = hide_transfers(planned.module, device, room)
     return planned if hidden is None else _with(planned, hidden)
-  slowest_s = own.seconds * (1.0 + max_slowdown)
+  slowest_s = own.seconds * (1.0 + max_slowdown) * _ROUNDING
   if cost.step_time(planned.module, rates).seconds <= slowest_s:
     return planned
   fewest = _fewest_bytes(planned, device, slowest_s)

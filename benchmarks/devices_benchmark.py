@@ -1,0 +1,181 @@
+"""Sharded steps on described H200s: memory, and what communication is hidden.
+
+    python -m benchmarks.devices_benchmark --steps=mlp_fsdp,decoder_tensor \
+      --output=benchmarks/results/devices.jsonl
+
+Each step is compiled by XLA without its latency-hiding scheduler, by XLA as jax
+does by default, and as planned; bytes are XLA's figures of these. Seconds, and
+which collectives run beside kernels, are estimates for the schedules, the same
+for both (`jaxmem.cost.step_time`). `python -m benchmarks.devices_report` fills
+docs/devices.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from absl import app, flags, logging
+
+import jaxmem
+from benchmarks.row_output import emit_row, versions
+from benchmarks.sharded import steps
+from benchmarks.sharded.steps import DecoderSize, ShardedStep
+
+_LLAMA = DecoderSize(
+  width=4096,
+  num_heads=32,
+  num_kv_heads=8,
+  hidden=14336,
+  vocabulary=128_256,
+  examples=8,
+  length=8192,
+)
+# Nothing is measured on a device to choose kernels.
+_OPTIONS = {"xla_gpu_autotune_level": 0}
+_WITHOUT_HIDING = {"xla_gpu_enable_latency_hiding_scheduler": False}
+_SIZES: Mapping[str, DecoderSize] = {
+  "decoder": DecoderSize(),
+  "llama": _LLAMA,
+}
+
+_STEPS = flags.DEFINE_list(
+  "steps",
+  ["mlp_data", "mlp_fsdp", "decoder_fsdp", "decoder_tensor"],
+  "mlp_data, mlp_fsdp, decoder_fsdp, decoder_tensor, llama_fsdp.",
+)
+_LAYERS = flags.DEFINE_integer("layers", 16, "How many blocks.", lower_bound=1)
+_HOSTS = flags.DEFINE_integer(
+  "hosts", 1, "How many hosts of eight.", lower_bound=1
+)
+_LIMITS = flags.DEFINE_list(
+  "limits",
+  [],
+  "Percents of XLA's temporaries that limits leave, besides arguments and"
+  " outputs.",
+)
+_OUTPUT = flags.DEFINE_string("output", None, "File to append the rows to.")
+
+
+def main(argv: list[str]) -> None:
+  """Prints a row for each step and way."""
+  del argv
+  for name in _STEPS.value:
+    devices = jaxmem.devices("h200", hosts=_HOSTS.value, per_host=8)
+    step = build(name, devices, _LAYERS.value)
+    logging.info("%s on %d devices", step.name, len(devices))
+    for row in measure(step, list(map(float, _LIMITS.value))):
+      common = {"step": step.name, "hosts": _HOSTS.value}
+      made = versions("jax", "jaxlib", "jaxmem")
+      emit_row({**common, **row, "versions": made}, _OUTPUT.value)
+
+
+def build(name: str, devices: list[Any], num_layers: int) -> ShardedStep:
+  """Returns a step by its name.
+
+  Raises:
+    ValueError: If there is none of that name.
+  """
+  kind, _, sharding = name.partition("_")
+  makers: dict[str, Callable[..., ShardedStep]] = {
+    "mlp_data": functools.partial(steps.residual_mlp, fsdp=False),
+    "mlp_fsdp": functools.partial(steps.residual_mlp, fsdp=True),
+  }
+  if name in makers:
+    examples = 4 * len(devices)
+    return makers[name](devices, num_layers=num_layers, examples=examples)
+  if kind not in _SIZES or sharding not in ("fsdp", "tensor"):
+    raise ValueError(f"unknown step {name!r}; see --help.")
+  return steps.decoder(
+    devices,
+    tensor=2 if sharding == "tensor" else 1,
+    num_layers=num_layers,
+    size=_SIZES[kind],
+  )
+
+
+def measure(step: ShardedStep, percents: list[float]) -> list[dict[str, Any]]:
+  """Compiles a step in all ways.
+
+  Args:
+    step: The step.
+    percents: Of XLA's temporaries, what limits leave.
+
+  Returns:
+    A row for XLA without hiding, one for XLA, one for the plan, and one for
+    each limit.
+  """
+  start = time.perf_counter()
+  jitted = jax.jit(step.fun, donate_argnums=0)
+  compiled = jitted.lower(*step.args).compile(
+    compiler_options={**_OPTIONS, **_WITHOUT_HIDING}
+  )
+  compile_s = time.perf_counter() - start
+  memory: Any = compiled.memory_analysis()
+  plan = _plan(step)
+  own = plan.baseline_communication
+  rows = [
+    {
+      "way": "XLA, nothing hidden",
+      "temp_bytes": memory.temp_size_in_bytes,
+      "compile_s": compile_s,
+    },
+    {
+      "way": "XLA",
+      "temp_bytes": plan.baseline_temp_bytes,
+      "predicted_bytes": plan.baseline_predicted_bytes,
+      "compile_s": compile_s,
+      **_communication(own),
+    },
+    {"way": "jaxmem", **_planned(plan)},
+  ]
+  fixed = plan.total_bytes - plan.temp_bytes
+  for percent in percents:
+    limit = fixed + int(percent / 100 * plan.baseline_temp_bytes)
+    way = {"way": f"jaxmem, {percent:g} %", "limit_bytes": limit - fixed}
+    try:
+      rows.append({**way, **_planned(_plan(step, memory_limit=limit))})
+    except jaxmem.InfeasibleError as error:
+      smallest = error.smallest_bytes - fixed
+      rows.append({**way, "error": "no plan", "smallest_bytes": smallest})
+  return rows
+
+
+def _plan(step: ShardedStep, **limit: Any) -> jaxmem.Plan:
+  return jaxmem.plan(
+    step.fun,
+    *step.args,
+    donate_argnums=0,
+    compiler_options=_OPTIONS,
+    **limit,
+  )
+
+
+def _planned(plan: jaxmem.Plan) -> dict[str, Any]:
+  return {
+    "temp_bytes": plan.temp_bytes,
+    "predicted_bytes": plan.predicted_temp_bytes,
+    "lower_bound_bytes": plan.lower_bound_bytes,
+    "num_instructions": plan.num_instructions,
+    "planning_s": plan.planning_s,
+    **_communication(plan.communication),
+  }
+
+
+def _communication(run: Any) -> dict[str, Any]:
+  if run is None:
+    return {}
+  return {
+    "step_s": run.step_s,
+    "collective_s": run.seconds,
+    "exposed_s": run.exposed_s,
+    "num_asynchronous": run.num_asynchronous,
+    "num_synchronous": run.num_synchronous,
+  }
+
+
+if __name__ == "__main__":
+  app.run(main)
