@@ -105,10 +105,9 @@ def plan(
       a few operations that takes most of its arrays.
     *args: Its arguments: arrays, `jax.ShapeDtypeStruct`s, or whatever its
       wrapper takes in their place.
-    target: A device to plan for that need not be here: "h200", "h100",
-      "a100-80", the path or text of a GpuTargetConfigProto, or "cpu". None
-      plans for the devices that the arguments are spread over, here or made by
-      `jaxmem.devices`, and else for the device jax would use.
+    target: A device that need not be here: "h200", "h100", "a100-80", the path
+      or text of a GpuTargetConfigProto, or "cpu". None plans for what the
+      arguments are spread over (see `jaxmem.devices`), or jax's own device.
     memory_limit: Most bytes of device memory that the program may take, as
       in `jit`. A share is one of jax's pool on the target, which is its memory
       times XLA_PYTHON_CLIENT_MEM_FRACTION, or 0.75; the plan states it.
@@ -134,11 +133,9 @@ def plan(
     limit = MemoryLimit.of(memory_limit)
     described = device or (group.target if group else None)
     limit_bytes, share = limit.planned_for(described, (args, kwargs))
+  asked = Options.of(options)
   request = Request(
-    options=Options.of(options),
-    limit_bytes=limit_bytes,
-    target=device,
-    group=group,
+    options=asked, limit_bytes=limit_bytes, target=device, group=group
   )
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
   _check_not_jitted(fun, jit_kwargs)

@@ -17,25 +17,19 @@ Exit codes:
 from __future__ import annotations
 
 import argparse
-import importlib
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from jaxmem.factories import FactoryStep, UsageError, load
 from jaxmem.version import __version__
 
 _EXIT_DOES_NOT_FIT = 1
 _EXIT_WRONG_COMMAND = 2
 _EXIT_FAILED = 3
 # Keywords that jaxmem.jit has and jax.jit has not: options say them here.
-_JAXMEM_KEYWORDS = ("target", "memory_limit", "options")
-
-
-class _UsageError(Exception):
-  """What the user asked for cannot be done; the message is one line."""
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -58,14 +52,6 @@ class _CommandParser(argparse.ArgumentParser):
     return super().parse_known_args(args, namespace)
 
 
-class _Step(NamedTuple):
-  """What a factory returned."""
-
-  function: Callable[..., Any]
-  args: tuple[Any, ...]
-  jit_kwargs: dict[str, Any]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs one command.
 
@@ -82,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(done.code or 0)
   try:
     return options.run(options)
-  except _UsageError as error:
+  except UsageError as error:
     print(f"{parser.prog}: error: {error}", file=sys.stderr)
     return _EXIT_WRONG_COMMAND
   except BrokenPipeError:  # As in `python -m jaxmem plan ... | head`.
@@ -134,9 +120,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "factory",
     metavar="pkg.module:factory",
-    help="a function without arguments that returns (step, args) or (step,"
-    " args, jit_kwargs); the step may be jitted, args be"
-    " jax.ShapeDtypeStructs",
+    help="a function of nothing, or of --devices, that returns (step, args) or"
+    " (step, args, jit_kwargs); the step may be jitted, args be shapes",
   )
   parser.add_argument(
     "--target",
@@ -144,10 +129,19 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     " default: the device that jax would use",
   )
   parser.add_argument(
+    "--devices",
+    type=int,
+    metavar="N",
+    help="plan for N such devices on a host, which the factory is given",
+  )
+  parser.add_argument(
+    "--hosts", type=int, default=1, help="how many hosts of N devices"
+  )
+  parser.add_argument(
     "--memory-limit",
     metavar="SIZE",
-    help="make the whole step fit, or fail: 24GiB, 80%% (of what jax takes of"
-    " the target's memory), or auto: all of that which is free",
+    help="make the whole step fit, or fail: 24GiB, 80%% of what jax takes of"
+    " the target's memory, or auto: all that is free",
   )
   parser.add_argument(
     "--frontier",
@@ -194,8 +188,7 @@ def _add_memcost(parser: argparse.ArgumentParser) -> None:
 def _add_demo(parser: argparse.ArgumentParser) -> None:
   parser.description = (
     "Plans GPT-2 small and ResNet-50 for this CPU and for an H200, then runs"
-    " smaller ones under jax.jit and jaxmem.jit and compares outputs, memory"
-    " and time. Takes a few minutes."
+    " smaller ones under jax.jit and jaxmem.jit. Takes a few minutes."
   )
   parser.add_argument(
     "--quick", action="store_true", help="tiny models, this CPU only"
@@ -215,7 +208,7 @@ def _run_place(options: argparse.Namespace) -> int:
     print(error, file=sys.stderr)
     return _EXIT_DOES_NOT_FIT
   except ValueError as error:
-    raise _UsageError(f"{options.problem}: {error}") from error
+    raise UsageError(f"{options.problem}: {error}") from error
   print(
     f"{len(problem.buffers)} buffers in {solution.height_bytes} bytes,"
     f" {solution.status}: no placement needs less than"
@@ -238,13 +231,13 @@ def _run_pools(options: argparse.Namespace) -> int:
   from jaxmem import placement
 
   if options.capacity is not None:
-    raise _UsageError("--capacity and --pools exclude each other")
+    raise UsageError("--capacity and --pools exclude each other")
   try:
     problem = placement.from_csv(_read(options.problem))
     capacities = [int(text) for text in options.pools.split(",")]
     solution = placement.fill_pools(problem, capacities)
   except ValueError as error:
-    raise _UsageError(f"{options.problem}: {error}") from error
+    raise UsageError(f"{options.problem}: {error}") from error
   num_inside = sum(spot is not None for spot in solution.places)
   print(
     f"{num_inside} of {len(problem.buffers)} buffers in pools, the others cost"
@@ -267,7 +260,7 @@ def _run_plan(options: argparse.Namespace) -> int:
   import jaxmem
 
   _check_target(options.target, options.memory_limit)
-  step = _load(options.factory)
+  step = load(options.factory, *_described(options))
   try:
     plan = jaxmem.plan(
       step.function,
@@ -293,6 +286,22 @@ def _run_plan(options: argparse.Namespace) -> int:
   return 0
 
 
+def _described(options: argparse.Namespace) -> list[Any]:
+  """Returns what the factory is given: the described devices, if any."""
+  if options.devices is None:
+    return []
+  from jaxmem import targets
+
+  try:
+    return [
+      targets.devices(
+        options.target, hosts=options.hosts, per_host=options.devices
+      )
+    ]
+  except ValueError as error:
+    raise UsageError(error) from error
+
+
 def _check_target(name: str | None, memory_limit: str | None) -> None:
   """Checks the options that jax is not needed for, then prepares jax."""
   from jaxmem import targets, units
@@ -303,7 +312,7 @@ def _check_target(name: str | None, memory_limit: str | None) -> None:
       units.check_limit(memory_limit)
       targets.pool_fraction()
   except ValueError as error:
-    raise _UsageError(error) from error
+    raise UsageError(error) from error
   if target is None:
     return
   _stay_on_cpu()
@@ -311,7 +320,7 @@ def _check_target(name: str | None, memory_limit: str | None) -> None:
     try:
       target.topology()
     except (RuntimeError, ValueError) as error:
-      raise _UsageError(error) from error
+      raise UsageError(error) from error
 
 
 def _stay_on_cpu() -> None:
@@ -328,93 +337,23 @@ def _stay_on_cpu() -> None:
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
 
-def _load(path: str) -> _Step:
-  """Imports a factory, calls it and checks what it returns."""
-  module_name, _, name = path.partition(":")
-  is_module = all(part.isidentifier() for part in module_name.split("."))
-  if not is_module or not name:
-    raise _UsageError(
-      f"expected pkg.module:factory, got {path!r}; for example"
-      " my_project.train:make_step"
-    )
-  # `python -m` can import from the working directory, the script cannot.
-  if "" not in sys.path and os.getcwd() not in sys.path:
-    sys.path.insert(0, os.getcwd())
-  try:
-    found: Any = importlib.import_module(module_name)
-  except ImportError as error:
-    raise _UsageError(
-      f"cannot import {module_name}: {error}; modules are looked for as in"
-      f" python -c 'import {module_name}'"
-    ) from error
-  for part in name.split("."):
-    if not hasattr(found, part):
-      raise _UsageError(f"{module_name} has no attribute {name!r}")
-    found = getattr(found, part)
-  if not callable(found):
-    raise _UsageError(f"{path} must be a function, got {found!r}")
-  return _checked(path, found())
-
-
-def _load_on_cpu(path: str) -> _Step:
+def _load_on_cpu(path: str) -> FactoryStep:
   """Loads a factory for a command that only traces its step."""
   _stay_on_cpu()
-  step = _load(path)
+  step = load(path)
   if hasattr(step.function, "lower"):
-    raise _UsageError(
+    raise UsageError(
       f"{path}: the step is already jitted; return the function itself, and"
       " jit's keywords as the third element"
     )
   return step
 
 
-def _checked(path: str, returned: Any) -> _Step:
-  expected = "it must return (step, args) or (step, args, jit_kwargs)"
-  if not isinstance(returned, tuple) or len(returned) not in (2, 3):
-    raise _UsageError(f"{path}: {expected}, got {_brief(returned)}")
-  function, args, *rest = returned
-  jit_kwargs = rest[0] if rest else {}
-  if not callable(function):
-    raise _UsageError(
-      f"{path}: {expected} with a callable step, got {_brief(function)}"
-    )
-  if hasattr(function, "lower") and jit_kwargs:
-    raise _UsageError(
-      f"{path}: the step is already jitted, and has its own keywords; return"
-      " (step, args)"
-    )
-  if not isinstance(args, tuple | list):
-    raise _UsageError(
-      f"{path}: {expected} with a tuple of args, got {_brief(args)}"
-    )
-  if not isinstance(jit_kwargs, Mapping):
-    raise _UsageError(
-      f"{path}: {expected} with a dict of jit_kwargs, got {_brief(jit_kwargs)}"
-    )
-  _check_keywords(path, jit_kwargs)
-  return _Step(function, tuple(args), dict(jit_kwargs))
-
-
-def _check_keywords(path: str, jit_kwargs: Mapping[str, Any]) -> None:
-  import jax
-
-  known = inspect.signature(jax.jit).parameters.keys() - {"fun"}
-  for key in jit_kwargs:
-    if key in _JAXMEM_KEYWORDS or key not in known:
-      raise _UsageError(f"{path}: jax.jit takes no keyword {key!r}")
-
-
-def _brief(value: Any) -> str:
-  if isinstance(value, tuple):
-    return f"a tuple of {len(value)}"
-  return f"a value of type {type(value).__name__}"
-
-
 def _write(path: str, save: Callable[[str], None]) -> None:
   try:
     save(path)
   except OSError as error:
-    raise _UsageError(f"cannot write {path}: {error.strerror}") from error
+    raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _read(path: str) -> str:
@@ -422,7 +361,7 @@ def _read(path: str) -> str:
     with open(path, encoding="utf-8") as file:
       return file.read()
   except OSError as error:
-    raise _UsageError(f"cannot read {path}: {error.strerror}") from error
+    raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _save(path: str, text: str) -> None:

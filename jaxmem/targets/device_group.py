@@ -88,6 +88,10 @@ def devices(
     ValueError: If the target is no described GPU, or there would be no device.
     RuntimeError: If JAX's CUDA plugin is missing or did not load.
   """
+  if target is None:
+    raise ValueError(
+      "devices need a target, a described GPU such as 'h200', got None."
+    )
   described = get(target)
   if count is not None:
     if hosts != 1:

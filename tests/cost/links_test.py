@@ -60,10 +60,11 @@ def test_rates_of_known_devices():
     links = cost.for_target(name).links
     assert links is not None and links.within_host_bytes_per_s == 360e9
   assert targets.get("h200").nvlink_lanes == 18
-  assert cost.for_target("a100-80").links.within_host_bytes_per_s == 240e9
+  a100 = cost.for_target("a100-80").links
+  assert a100 is not None and a100.within_host_bytes_per_s == 240e9
   assert cost.for_target("cpu").links is None
 
 
 def test_devices_of_a_host():
-  device = cost.device_for("h200", per_host=4)
-  assert device.rates.links.devices_per_host == 4
+  links = cost.device_for("h200", per_host=4).rates.links
+  assert links is not None and links.devices_per_host == 4

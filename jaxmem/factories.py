@@ -1,0 +1,102 @@
+"""Steps to plan, named on the command line: pkg.module:factory."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+_JAXMEM_KEYWORDS = ("target", "memory_limit", "options")
+
+
+class UsageError(Exception):
+  """What the user asked for cannot be done; the message is one line."""
+
+
+class FactoryStep(NamedTuple):
+  """What a factory returned."""
+
+  function: Callable[..., Any]
+  args: tuple[Any, ...]
+  jit_kwargs: dict[str, Any]
+
+
+def load(path: str, *given: Any) -> FactoryStep:
+  """Imports a factory, calls it and checks what it returns.
+
+  Args:
+    path: "pkg.module:factory".
+    *given: What it is called with.
+
+  Raises:
+    UsageError: If there is no such factory, or it returns something else.
+  """
+  module_name, _, name = path.partition(":")
+  is_module = all(part.isidentifier() for part in module_name.split("."))
+  if not is_module or not name:
+    raise UsageError(
+      f"expected pkg.module:factory, got {path!r}; for example"
+      " my_project.train:make_step"
+    )
+  # `python -m` can import from the working directory, the script cannot.
+  if "" not in sys.path and os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
+  try:
+    found: Any = importlib.import_module(module_name)
+  except ImportError as error:
+    raise UsageError(
+      f"cannot import {module_name}: {error}; modules are looked for as in"
+      f" python -c 'import {module_name}'"
+    ) from error
+  for part in name.split("."):
+    if not hasattr(found, part):
+      raise UsageError(f"{module_name} has no attribute {name!r}")
+    found = getattr(found, part)
+  if not callable(found):
+    raise UsageError(f"{path} must be a function, got {found!r}")
+  return _checked(path, found(*given))
+
+
+def _checked(path: str, returned: Any) -> FactoryStep:
+  expected = "it must return (step, args) or (step, args, jit_kwargs)"
+  if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+    raise UsageError(f"{path}: {expected}, got {_brief(returned)}")
+  function, args, *rest = returned
+  jit_kwargs = rest[0] if rest else {}
+  if not callable(function):
+    raise UsageError(
+      f"{path}: {expected} with a callable step, got {_brief(function)}"
+    )
+  if hasattr(function, "lower") and jit_kwargs:
+    raise UsageError(
+      f"{path}: the step is already jitted, and has its own keywords; return"
+      " (step, args)"
+    )
+  if not isinstance(args, tuple | list):
+    raise UsageError(
+      f"{path}: {expected} with a tuple of args, got {_brief(args)}"
+    )
+  if not isinstance(jit_kwargs, Mapping):
+    raise UsageError(
+      f"{path}: {expected} with a dict of jit_kwargs, got {_brief(jit_kwargs)}"
+    )
+  _check_keywords(path, jit_kwargs)
+  return FactoryStep(function, tuple(args), dict(jit_kwargs))
+
+
+def _check_keywords(path: str, jit_kwargs: Mapping[str, Any]) -> None:
+  import jax
+
+  known = inspect.signature(jax.jit).parameters.keys() - {"fun"}
+  for key in jit_kwargs:
+    if key in _JAXMEM_KEYWORDS or key not in known:
+      raise UsageError(f"{path}: jax.jit takes no keyword {key!r}")
+
+
+def _brief(value: Any) -> str:
+  if isinstance(value, tuple):
+    return f"a tuple of {len(value)}"
+  return f"a value of type {type(value).__name__}"
