@@ -1,6 +1,6 @@
 """XLA's compiler from outside: jax's doors, schedules, dumps of compiles."""
 
-from jaxmem.compiler import jax_doors, programs
+from jaxmem.compiler import jax_doors, processes, programs
 from jaxmem.compiler.capture import arrays_in, is_called, lowered_by_itself
 from jaxmem.compiler.handling import handling
 from jaxmem.compiler.lowered_step import LoweredStep, most_bytes
@@ -20,5 +20,6 @@ __all__ = [
   "jax_doors",
   "lowered_by_itself",
   "most_bytes",
+  "processes",
   "programs",
 ]

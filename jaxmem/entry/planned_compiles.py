@@ -9,7 +9,6 @@ compared with the limit, and with what its own plan takes.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import threading
 import time
@@ -20,152 +19,27 @@ from typing import Any
 import jax
 from jax.extend import core
 from jaxmem_hlo import compiler_hook
-from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import units
-from jaxmem.compiler import LoweredStep, ScheduleCapture, jax_doors, programs
+from jaxmem.compiler import (
+  LoweredStep,
+  ScheduleCapture,
+  jax_doors,
+  processes,
+  programs,
+)
+from jaxmem.entry.agreement import Agreement
+from jaxmem.entry.one_compile import Asked, Compile, program_bytes
 from jaxmem.entry.policies import PLANNED, Policies
 from jaxmem.entry.policy import Policy
 from jaxmem.entry.records import CompileRecord
 from jaxmem.entry.remembered import ProgramPlans
 from jaxmem.errors import InfeasibleError, PlanningError
-from jaxmem.planning import Decision, LimitPlan, PlannedModule, Request
+from jaxmem.planning import (
+  Request,
+)
 from jaxmem.targets import DeviceGroup
 from jaxmem.versions import pick
-
-# The prediction of XLA's own plan may miss by so many times what jaxmem's did.
-_MISSES_ALIKE = 10
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Asked:
-  """What is asked of one compile.
-
-  Attributes:
-    policy: Whose program it is.
-    request: What the planner is asked.
-    plans: Its answers; one may have been made when the program was lowered.
-    function: The function's name; empty if it is to be read from the module's.
-    planning_s: Wall seconds that this took.
-    xla_bytes: Of the program by XLA's own plan, where versions were compared.
-    is_rewritten: Whether another version than the written one is compiled.
-  """
-
-  policy: Policy
-  request: Request
-  plans: ProgramPlans
-  function: str = ""
-  planning_s: float = 0.0
-  xla_bytes: int | None = None
-  is_rewritten: bool = False
-
-  @property
-  def tag(self) -> str:
-    """What jax's persistent cache knows the program by, besides itself."""
-    limit_bytes = self.request.limit_bytes
-    limit = "" if limit_bytes is None else f"x{limit_bytes}"
-    return f"{self.policy.tag}{limit}"
-
-
-class _Compile:
-  """One compile: answers the hook, and keeps what it saw.
-
-  Args:
-    asked: What is asked.
-    module_name: "jit_train_step".
-  """
-
-  def __init__(self, asked: _Asked, module_name: str):
-    self.asked = asked
-    self.function = asked.function or module_name.removeprefix("jit_")
-    self.thread = threading.get_ident()
-    self.planned: PlannedModule[Decision] | None = None
-    self.planning_s = asked.planning_s
-    self.why_not = ""
-    self.error: BaseException | None = None
-    self.fault: Exception | None = None
-
-  @property
-  def is_limited(self) -> bool:
-    """Whether the program must not run where it takes more than a limit."""
-    return self.asked.request.limit_bytes is not None
-
-  def answer(self, data: bytes, platform: str) -> bytes | None:
-    """Answers as `compiler_hook.Handler` says; keeps what goes wrong."""
-    start = time.perf_counter()
-    try:
-      return self._answer(data, platform)
-    except InfeasibleError as error:
-      self.error = error
-    except Exception as error:
-      self.fault = error
-      self.why_not = f"{type(error).__name__}: {error}"
-      if not self.is_limited:
-        return None
-      self.error = PlanningError.under_limit(self.function, error)
-    except BaseException as error:  # Such as KeyboardInterrupt.
-      self.error = error
-    finally:
-      self.planning_s += time.perf_counter() - start
-    raise compiler_hook.CompileRefusedError("jaxmem says why.")
-
-  def _answer(self, data: bytes, platform: str) -> bytes | None:
-    request, min_bytes = self.asked.request, self.asked.policy.min_bytes
-    module, is_changed = request.read(data, platform)
-    if min_bytes:
-      assignment = AssignmentModel(module, platform).assign()
-      if assignment.program_bytes < min_bytes:
-        self.why_not = f"smaller than {units.format_bytes(min_bytes)}"
-        return module.to_bytes() if is_changed else None
-    self.planned = self.asked.plans.decide(module, platform)
-    decision = self.planned.decision
-    if not (decision.is_changed or self.asked.is_rewritten):
-      self.why_not = "XLA's own order is kept"
-    if not (is_changed or decision.is_changed):
-      return None
-    return self.planned.module.to_bytes()
-
-  def should_compare(self, temp_bytes: int) -> bool:
-    """Whether XLA's own plan may take less than what it made of jaxmem's.
-
-    Args:
-      temp_bytes: Temporaries of the planned program, by XLA's figures.
-    """
-    planned = self.planned
-    if planned is None or self.is_limited or not planned.decision.is_changed:
-      return False
-    # Where a prediction missed, that of XLA's own plan may have missed, too,
-    # but not by many times as much. Branches that write in place are not always
-    # predicted right.
-    gained_bytes = _xla_temp_bytes(planned.decision) - temp_bytes
-    missed_bytes = abs(temp_bytes - planned.planned_bytes)
-    is_sure = _MISSES_ALIKE * missed_bytes <= gained_bytes
-    return planned.has_branches or (missed_bytes > 0 and not is_sure)
-
-  def record(self, executable: Any, total_s: float) -> CompileRecord:
-    """Says what became of it, for the table.
-
-    Args:
-      executable: What runs; None if nothing does.
-      total_s: Wall seconds of all.
-    """
-    xla_bytes, planned_bytes = self.asked.xla_bytes, None
-    if executable is not None:
-      memory = executable.get_compiled_memory_stats()
-      planned_bytes = _program_bytes(memory)
-      if xla_bytes is None and self.planned is not None:
-        fixed_bytes = planned_bytes - memory.temp_size_in_bytes
-        xla_bytes = fixed_bytes + _xla_temp_bytes(self.planned.decision)
-    return CompileRecord(
-      function=self.function,
-      xla_bytes=xla_bytes,
-      planned_bytes=planned_bytes,
-      limit_bytes=self.asked.request.limit_bytes,
-      planning_s=self.planning_s,
-      total_s=total_s,
-      why_not=self.why_not or ("" if self.planned else "not shown by XLA"),
-      is_remembered=self.asked.plans.is_remembered,
-    )
 
 
 class PlannedCompiles:
@@ -179,13 +53,13 @@ class PlannedCompiles:
     self._policies = policies
     self._lock = threading.Lock()
     # By program as written, policy and limit: the version, and its option.
-    self._picked: dict[
-      tuple[int, str, int], tuple[core.Jaxpr, str, _Asked]
-    ] = {}
+    self._picked: dict[tuple[int, str, int], tuple[core.Jaxpr, str, Asked]] = {}
     # By option, once for each program that was lowered with it.
-    self._asked: dict[str, list[_Asked]] = {}
+    self._asked: dict[str, list[Asked]] = {}
     self._numbers = itertools.count()
-    self._compiles: list[_Compile] = []
+    self._compiles: list[Compile] = []
+    # How many programs of a name were compiled for several processes.
+    self._shared: dict[str, int] = {}
 
   def compile(self, compiling: jax_doors.Compiling) -> Any:
     """Compiles a program, planned if its policy says so."""
@@ -203,7 +77,7 @@ class PlannedCompiles:
         options=policy.options, group=DeviceGroup.of(compiling.devices)
       )
       plans = ProgramPlans(request)
-      asked = _Asked(policy=policy, request=request, plans=plans)
+      asked = Asked(policy=policy, request=request, plans=plans)
     return self._compile(compiling, asked)
 
   def lower(self, lowering: jax_doors.Lowering, policy: Policy) -> Any:
@@ -250,7 +124,7 @@ class PlannedCompiles:
     request: Request,
     plans: ProgramPlans,
     start: float,
-  ) -> tuple[core.Jaxpr, _Asked]:
+  ) -> tuple[core.Jaxpr, Asked]:
     """Finds the version that fits, and what its compile is asked."""
     name = step.lowering.name
     try:
@@ -268,7 +142,7 @@ class PlannedCompiles:
       if isinstance(error, InfeasibleError):
         raise
       raise PlanningError.under_limit(name, error) from error
-    asked = _Asked(
+    asked = Asked(
       policy=policy,
       request=request,
       plans=plans,
@@ -281,13 +155,14 @@ class PlannedCompiles:
 
   # A compile.
 
-  def _compile(self, compiling: jax_doors.Compiling, asked: _Asked) -> Any:
+  def _compile(self, compiling: jax_doors.Compiling, asked: Asked) -> Any:
     start = time.perf_counter()
-    compile_ = _Compile(asked, compiling.name)
+    compile_ = Compile(asked, compiling.name, self._agreement(compiling))
     executable = None
     try:
       with self._shown(compile_):
         executable = asked.plans.compiled(lambda: compiling.run(asked.tag))
+        compile_.end()
       own = executable
       executable = self._kept(compiling, compile_, own)
       asked.plans.keep()
@@ -307,7 +182,17 @@ class PlannedCompiles:
       self._policies.records.add(record, compile_.planned)
       self._tell(compile_)
 
-  def _unshown(self, compiling: jax_doors.Compiling, compile_: _Compile) -> Any:
+  def _agreement(self, compiling: jax_doors.Compiling) -> Agreement | None:
+    """Returns what lets the processes agree that a program runs in."""
+    members = processes.spanned(compiling.devices)
+    if not members:
+      return None
+    with self._lock:
+      number = self._shared.get(compiling.name, 0)
+      self._shared[compiling.name] = number + 1
+    return Agreement(compiling.name, number, members)
+
+  def _unshown(self, compiling: jax_doors.Compiling, compile_: Compile) -> Any:
     """Compiles what XLA cannot show: to its own plan, or not under a limit."""
     compile_.fault = PlanningError(jax_doors.TOO_LARGE)
     compile_.why_not = jax_doors.TOO_LARGE
@@ -319,7 +204,7 @@ class PlannedCompiles:
       return compiling.run(None)
 
   @contextlib.contextmanager
-  def _shown(self, compile_: _Compile) -> Iterator[None]:
+  def _shown(self, compile_: Compile) -> Iterator[None]:
     """Has XLA show the module to a compile while it is under way."""
     tag = compile_.asked.tag
 
@@ -338,7 +223,7 @@ class PlannedCompiles:
         if not any(c.asked.tag == tag for c in self._compiles):
           compiler_hook.remove_handler(tag)
 
-  def _of_thread(self, tag: str) -> _Compile:
+  def _of_thread(self, tag: str) -> Compile:
     """Returns the compile that XLA shows a module of.
 
     XLA calls back in the thread that compiles. If another version does not,
@@ -350,7 +235,7 @@ class PlannedCompiles:
     return next((c for c in alike if c.thread == thread), alike[-1])
 
   def _kept(
-    self, compiling: jax_doors.Compiling, compile_: _Compile, executable: Any
+    self, compiling: jax_doors.Compiling, compile_: Compile, executable: Any
   ) -> Any:
     """Returns what is to run: the plan, or XLA's own if that takes less.
 
@@ -365,7 +250,7 @@ class PlannedCompiles:
         compile_.why_not = "XLA's own plan takes less"
         return own
     limit_bytes = compile_.asked.request.limit_bytes
-    total_bytes = _program_bytes(memory)
+    total_bytes = program_bytes(memory)
     if limit_bytes is not None and total_bytes > limit_bytes:
       compile_.asked.plans.forget()
       raise InfeasibleError(
@@ -378,7 +263,7 @@ class PlannedCompiles:
       )
     return executable
 
-  def _tell(self, compile_: _Compile) -> None:
+  def _tell(self, compile_: Compile) -> None:
     if compile_.is_limited or compile_.fault is None:
       return
     self._policies.warn_once(
@@ -389,19 +274,3 @@ class PlannedCompiles:
 
 
 COMPILES = PlannedCompiles(PLANNED)
-
-
-def _program_bytes(memory: Any) -> int:
-  """Bytes of a whole program: arguments, outputs, temporaries."""
-  return (
-    memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-    + memory.temp_size_in_bytes
-  )
-
-
-def _xla_temp_bytes(decision: Decision) -> int:
-  """Temporaries of XLA's own plan, as predicted."""
-  ordered = decision.base if isinstance(decision, LimitPlan) else decision
-  return ordered.baseline_bytes

@@ -4,6 +4,7 @@ from jaxmem.planning.decided import (
   DecidedFields,
   DecidedModule,
   DecidedModules,
+  fingerprint,
 )
 from jaxmem.planning.decision import (
   Decision,
@@ -27,5 +28,6 @@ __all__ = [
   "ModulePlan",
   "PlannedModule",
   "Request",
+  "fingerprint",
   "plan_frontier",
 ]

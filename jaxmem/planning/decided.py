@@ -45,7 +45,7 @@ class DecidedModule:
       platform: "cpu" or "cuda".
       outcome: The plan, or why there is none.
     """
-    return cls(fingerprint=_fingerprint(module, platform), outcome=outcome)
+    return cls(fingerprint=fingerprint(module, platform), outcome=outcome)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +141,14 @@ class DecidedModules:
     """
     if not self._outcomes:
       return None
-    outcome = self._outcomes.get(_fingerprint(module, platform))
+    outcome = self._outcomes.get(fingerprint(module, platform))
     if isinstance(outcome, InfeasibleError):
       raise outcome
     return outcome
 
 
-def _fingerprint(module: Module, platform: str) -> bytes:
-  """Returns a hash of all that a plan depends on.
+def fingerprint(module: Module, platform: str) -> bytes:
+  """Returns a hash of all of a module that a plan depends on.
 
   The names of the function and of scopes, which hold the mark, and what the
   messages here do not know differ between compiles of one step.

@@ -15,7 +15,7 @@ from jaxmem_hlo.compiler_hook import PlanningWarning
 
 import jaxmem
 from jaxmem.compiler import jax_doors
-from jaxmem.entry import PLANNED, planned_compiles
+from jaxmem.entry import PLANNED, one_compile, planned_compiles
 from jaxmem.planning import Request
 
 _OPTIONS = jaxmem.Options(effort="fast")
@@ -137,7 +137,7 @@ class LimitTest(_FreshTest):
 
   def test_what_xla_makes_larger_does_not_run(self):
     with (
-      mock.patch.object(planned_compiles, "_program_bytes", return_value=1e9),
+      mock.patch.object(planned_compiles, "program_bytes", return_value=1e9),
       self.assertRaisesRegex(jaxmem.InfeasibleError, "but XLA made 954 MiB"),
     ):
       _limited()(*_arguments())
@@ -231,7 +231,7 @@ class FaultTest(_FreshTest):
   def test_a_plan_that_turns_out_larger_is_not_run(self):
     theirs = jax.jit(_step).lower(*_arguments()).compile()
     with mock.patch.object(
-      planned_compiles._Compile, "should_compare", return_value=True
+      one_compile.Compile, "should_compare", return_value=True
     ):
       ours = jaxmem.jit(_step).lower(*_arguments()).compile()
     self.assertLessEqual(
