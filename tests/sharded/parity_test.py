@@ -1,0 +1,61 @@
+"""Steps over eight devices give the bits that they give under jax.jit."""
+
+import functools
+from typing import Any
+
+import pytest
+import sharded_runs
+import sharded_steps
+from absl.testing import absltest, parameterized
+
+_NAMES = tuple(sharded_steps.STEPS)
+
+
+@functools.cache
+def _rows(size: str, shares: tuple[float, ...]) -> dict[str, dict[str, Any]]:
+  """Runs all steps in one process; returns the rows of each, by its name."""
+  (rows,) = sharded_runs.run(_NAMES, size, shares=shares, timeout_s=540)
+  return {row["name"]: row for row in rows}
+
+
+def _small() -> dict[str, dict[str, Any]]:
+  return _rows("SMALL", (0.8, 0.9))
+
+
+class ParityTest(parameterized.TestCase):
+  @parameterized.parameters(*_NAMES)
+  def test_small(self, name):
+    sharded_runs.check(self, _small()[name])
+
+  @parameterized.parameters(*_NAMES)
+  @pytest.mark.slow
+  def test_large(self, name):
+    sharded_runs.check(self, _rows("LARGE", (0.6, 0.8))[name])
+
+
+class PlansTest(absltest.TestCase):
+  """Parity says nothing where nothing is planned."""
+
+  def test_orders_change(self):
+    for name, row in _small().items():
+      with self.subTest(name):
+        own = row["own"]["schedule"]
+        self.assertNotEqual(row["planned"]["schedule"], own)
+        self.assertNotEqual(row["limited"]["schedule"], own)
+        # XLA's own order is known for what it is.
+        self.assertEqual(row["unplanned"]["schedule"], own)
+
+  def test_most_take_less_and_still_less_under_a_limit(self):
+    rows = _small().values()
+    least = len(rows) // 2 + 1
+    for more, less in (("own", "planned"), ("planned", "limited")):
+      smaller = [
+        row["name"]
+        for row in rows
+        if row[less]["total_bytes"] < row[more]["total_bytes"]
+      ]
+      self.assertGreaterEqual(len(smaller), least, (less, smaller))
+
+
+if __name__ == "__main__":
+  absltest.main()
