@@ -20,7 +20,13 @@ import small_steps
 from absl.testing import absltest, parameterized
 
 import jaxmem
-from jaxmem.entry import PLANNED, planned_compiles, remembered, table
+from jaxmem.entry import (
+  PLANNED,
+  one_compile,
+  planned_compiles,
+  remembered,
+  table,
+)
 from jaxmem.entry.plan_store import PlanStore
 from jaxmem.planning import Request
 from jaxmem.script.pictures import Pictures, main_figures
@@ -71,7 +77,7 @@ _CASES = {"chain": _chain, "edited": _edited, "scan": _scan}
 
 
 def _total_bytes(compiled):
-  return planned_compiles._program_bytes(compiled.memory_analysis())
+  return one_compile.program_bytes(compiled.memory_analysis())
 
 
 @functools.cache
@@ -315,7 +321,7 @@ class BadContentTest(_FolderTest):
   def test_a_plan_that_turns_out_too_large(self):
     self.start_first()
     with (
-      mock.patch.object(planned_compiles, "_program_bytes", return_value=1e9),
+      mock.patch.object(planned_compiles, "program_bytes", return_value=1e9),
       self.assertRaises(jaxmem.InfeasibleError),
     ):
       _start("edited")
