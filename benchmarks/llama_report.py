@@ -6,7 +6,7 @@ python -m benchmarks.llama_report
 from __future__ import annotations
 
 import itertools
-import math
+import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -61,12 +61,11 @@ def text_of(rows: Sequence[page.Row]) -> str:
     step = row["form"], row["num_layers"], _may_rematerialise(row)
     steps.setdefault(step, []).append(row)
   parts = [_overall([*steps.values()])]
-  for (form, num_layers, may_rematerialise), own in steps.items():
+  for own in steps.values():
     plain, unlimited = own[:2]
-    switched = "" if may_rematerialise else ", `--xla_remat=false`"
     parts.append(
       textwrap.fill(
-        f"{num_layers} layers, {form}{switched}. `jax.jit`: {_program(plain)},"
+        f"{_title(plain)}. `jax.jit`: {_program(plain)},"
         f" {plain['num_instructions']} instructions,"
         f" {plain['compile_cpu_s']:.1f} s of CPU time to compile. jaxmem"
         f" without a limit: {_program(unlimited)}.",
@@ -89,55 +88,57 @@ def _pairs(rows: Sequence[page.Row]) -> list[tuple[page.Row, page.Row]]:
 
 
 def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
-  """Returns lines about all pairs, of one form of the layers each."""
-  lines = []
-  for form in dict.fromkeys(rows[0]["form"] for rows in steps):
-    own = [rows for rows in steps if rows[0]["form"] == form]
-    lines += _of_form(form, [pair for rows in own for pair in _pairs(rows)])
+  """Returns lines about the pairs of each step."""
+  lines = (
+    f"{_title(rows[0])}: {sentence}"
+    for rows in steps
+    for sentence in _compared(_pairs(rows))
+  )
   wrapped = (
     textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines
   )
   return "\n".join(wrapped) + "\n"
 
 
-def _of_form(
-  form: str, pairs: Sequence[tuple[page.Row, page.Row]]
-) -> Iterable[str]:
-  found = [pair for pair in pairs if "error" not in pair[1]]
-  ratios = [seconds(plan) / seconds(policy) for policy, plan in found]
+def _title(row: page.Row) -> str:
+  switched = "" if _may_rematerialise(row) else ", `--xla_remat=false`"
+  return f"{row['num_layers']} layers, {row['form']}{switched}"
+
+
+def _compared(pairs: Sequence[tuple[page.Row, page.Row]]) -> Iterable[str]:
+  """Yields a sentence about the plans that were found, and one about others."""
+  ratios = {
+    policy["policy"]: seconds(plan) / seconds(policy)
+    for policy, plan in pairs
+    if "error" not in plan
+  }
   if ratios:
-    dearer = [
-      f"{_name(policy)} ({ratio:.3f})"
-      for (policy, _), ratio in zip(found, ratios, strict=True)
-      if ratio > 1
-    ]
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    dearer = [f"`{name}` ({r:.3f})" for name, r in ratios.items() if r > 1]
+    kept = [r for name, r in ratios.items() if not name.endswith("_offloaded")]
+    mean = statistics.geometric_mean
+    beside = ""
+    if kept:
+      beside = f", {mean(kept):.3f} beside those that offload nothing"
     yield (
-      f"{form.capitalize()}: at a policy's bytes a plan takes {mean:.3f} of its"
-      f" estimated time by the geometric mean of {len(ratios)},"
-      f" {max(ratios):.3f} at worst. Dearer than the policy:"
-      f" {', '.join(dearer) or 'none'}."
+      f"at a policy's bytes a plan takes {mean(ratios.values()):.3f} of its"
+      f" estimated time by the geometric mean of {len(ratios)}{beside}. Dearer"
+      f" than the policy: {', '.join(dearer) or 'none'}."
     )
   missing = [
-    f"{_name(policy)} ({plan['smallest_bytes'] / policy['total_bytes']:.3f})"
+    f"`{policy['policy']}`"
+    f" ({plan['smallest_bytes'] / policy['total_bytes']:.3f})"
     for policy, plan in pairs
     if "error" in plan
   ]
   if missing:
     yield (
-      f"{form.capitalize()}: no plan was found at the bytes of"
-      f" {', '.join(missing)}; in brackets the smallest program that was found"
-      " by the policy's."
+      f"no plan was found at the bytes of {', '.join(missing)}; in brackets"
+      " the smallest program that was found, by the policy's."
     )
 
 
 def _may_rematerialise(row: page.Row) -> bool:
   return row.get("xla_remat", True)
-
-
-def _name(policy: page.Row) -> str:
-  switched = "" if _may_rematerialise(policy) else ", `--xla_remat=false`"
-  return f"`{policy['policy']}`, {policy['num_layers']} layers{switched}"
 
 
 def _program(row: page.Row) -> str:

@@ -291,10 +291,9 @@ class ReportTest(absltest.TestCase):
     words = " ".join(text.split())
     # 2.25 by 2.0, and 1.75 by 1.5.
     self.assertIn("1.146 of its estimated time", words)
-    self.assertIn(
-      "`full`, 2 layers (1.125), `minimal`, 2 layers (1.167)", words
-    )
-    self.assertIn("at the bytes of `save_out_proj`, 2 layers (1.250)", words)
+    self.assertIn("1.146 beside those that offload nothing", words)
+    self.assertIn("`full` (1.125), `minimal` (1.167)", words)
+    self.assertIn("at the bytes of `save_out_proj` (1.250)", words)
     self.assertIn("| 2250.0 | 250.0 | 4.0 | 1.125 | 2.000 |", text)
     self.assertIn("| 8* |", text)  # XLA changed the program after planning.
     self.assertIn("none; smallest 10", text)
