@@ -1,0 +1,313 @@
+"""Llama's step and its policies in small, and what rows are made of."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import unittest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl.testing import absltest, flagsaver, parameterized
+
+if importlib.util.find_spec("optax") is None and not os.environ.get("CI"):
+  raise unittest.SkipTest("optax is not installed; see .[test].")
+
+import tiny_hlo
+from jaxmem_hlo.module import Module
+
+from benchmarks import (
+  llama,
+  llama_benchmark,
+  llama_report,
+  uncounted_time,
+)
+from jaxmem import cost, targets
+
+_SHAPE = llama.Shape(
+  num_layers=2,
+  width=64,
+  num_heads=4,
+  num_key_heads=2,
+  head_width=16,
+  inner=96,
+  vocabulary=128,
+  length=32,
+)
+_needs_plugin = unittest.skipUnless(
+  targets.is_available("h200"), "JAX's CUDA plugin is not installed"
+)
+
+
+def _num_products(form, policy):
+  # One layer: what several share stands in the text once.
+  shape = dataclasses.replace(_SHAPE, num_layers=1)
+  step = llama.build(shape, form, policy)
+  return str(jax.make_jaxpr(step.function)(*step.args)).count("dot_general")
+
+
+def _arguments(step):
+  """Returns small normal weights, and tokens; the optimizer's state is zero."""
+  generator = np.random.default_rng(0)
+  params, opt_state, tokens, _ = step.args
+  params = jax.tree.map(
+    lambda leaf: jnp.asarray(generator.normal(0, 0.1, leaf.shape), leaf.dtype),
+    params,
+  )
+  opt_state = jax.tree.map(
+    lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), opt_state
+  )
+  drawn = [generator.integers(0, 128, tokens.shape) for _ in range(2)]
+  return (params, opt_state, *map(jnp.asarray, drawn))
+
+
+class ModelTest(parameterized.TestCase):
+  def test_full_size_is_llama_3_8b(self):
+    step = llama.build(llama.Shape(num_layers=32), "scanned")
+    count = sum(leaf.size for leaf in jax.tree.leaves(step.args[0]))
+    self.assertEqual(count, 8_030_261_248)  # As the paper's weights have.
+
+  @parameterized.parameters(*llama.FORMS)
+  def test_policies_recompute_the_products_that_they_do_not_keep(self, form):
+    kept = _num_products(form, None)
+    extra = {
+      policy: _num_products(form, policy) - kept for policy in llama.POLICIES
+    }
+    # All make the scores and the mixture of values again, to go back through
+    # what attention does. Nothing reads mlpwo on the way back.
+    attention = 2
+    self.assertEqual(
+      extra,
+      {
+        "minimal": attention,
+        "save_dot_except_mlp": attention + 2,
+        "save_qkv_proj": attention + 3,
+        "save_out_proj": attention + 5,
+        "qkv_proj_offloaded": attention + 3,
+        "minimal_offloaded": attention,
+        "full": attention + 6,
+      },
+    )
+
+  def test_forms_and_policies_compute_the_same(self):
+    plain = llama.build(_SHAPE, "unrolled")
+    params, opt_state, *batch = _arguments(plain)
+    expected = jax.jit(plain.function)(params, opt_state, *batch)
+    layers = jax.tree.map(lambda *each: jnp.stack(each), *params["layers"])
+    for policy in (None, "minimal"):
+      step = llama.build(_SHAPE, "scanned", policy)
+      zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), step.args[1]
+      )
+      stacked = {**params, "layers": layers}
+      result = jax.jit(step.function)(stacked, zeros, *batch)
+      np.testing.assert_allclose(result[2], expected[2], rtol=1e-3)
+      # A step of AdamW is as long as the rate in each direction: where the
+      # gradient is rounded about zero, it may go the other way.
+      np.testing.assert_allclose(
+        result[0]["layers"]["gate"][1],
+        expected[0]["layers"][1]["gate"],
+        atol=1e-3,
+      )
+      moment = result[1][0].mu["layers"]["gate"][1]
+      own = expected[1][0].mu["layers"][1]["gate"]
+      np.testing.assert_allclose(moment, own, atol=0.05 * np.abs(own).max())
+
+
+def _looped(num_kernels: int) -> Module:
+  """Returns a loop of 5 iterations that writes a slice of a stack on the host.
+
+  The copy has 4 MB and begins first; kernels of 2 MB each follow.
+  """
+  builder = tiny_hlo.Builder()
+  stack, part = (
+    tiny_hlo.f32(5, 1_000_000, memory_space=5),
+    tiny_hlo.f32(1, 1_000_000),
+  )
+  small = tiny_hlo.f32(250_000)
+  carried = tiny_hlo.tuple_of(stack, part, small)
+  condition = builder.computation("condition")
+  condition.parameter(carried)
+  condition.op("constant", tiny_hlo.pred())
+  update = builder.computation("update")
+  inner = [update.parameter(shape) for shape in (stack, part)]
+  update.op("dynamic-update-slice", stack, *inner)
+  body = builder.computation("body")
+  carry = body.parameter(carried)
+  values = [body.element(carry, i) for i in range(3)]
+  start = body.op(
+    "async-start",
+    tiny_hlo.tuple_of(tiny_hlo.tuple_of(stack, part), stack, tiny_hlo.s32()),
+    *values[:2],
+    calls=(update,),
+  )
+  kernel = values[2]
+  for _ in range(num_kernels):
+    kernel = body.op("negate", small, kernel)
+  done = body.op("async-done", stack, start)
+  body.tuple(done, values[1], kernel)
+  main = builder.computation("main")
+  given = main.parameter(carried)
+  main.op(
+    "while",
+    carried,
+    given,
+    calls=(body, condition),
+    backend_config=b'{"known_trip_count":{"n":"5"}}',
+  )
+  return builder.module(main)
+
+
+class UncountedTimeTest(absltest.TestCase):
+  # A kernel of 2 MB takes 2 ms, the copy of 4 MB 8 ms.
+  rates = cost.Rates(
+    name="slow",
+    memory_bytes_per_s=1e9,
+    tf32_flops_per_s=1e30,
+    bf16_flops_per_s=1e12,
+    fp32_flops_per_s=1e30,
+    to_host_bytes_per_s=0.5e9,
+    from_host_bytes_per_s=1e9,
+    launch_s=0.0,
+    flops_efficiency=1.0,
+    memory_efficiency=1.0,
+    link_efficiency=1.0,
+  )
+
+  def _taken(self, num_kernels):
+    module = _looped(num_kernels)
+    counted = cost.step_time(module, self.rates)
+    return counted.seconds + uncounted_time.loop_copies_s(module, self.rates)
+
+  def test_each_iteration_waits_for_what_kernels_do_not_hide(self):
+    self.assertAlmostEqual(self._taken(0), 5 * 8e-3)
+    self.assertAlmostEqual(self._taken(3), 5 * 8e-3)
+    self.assertAlmostEqual(self._taken(6), 5 * 12e-3)
+
+  def test_attention_counts_its_products(self):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    query = main.parameter(tiny_hlo.f32(250_000))
+    for suffix in ("", "Backward"):
+      main.op(
+        "custom-call",
+        tiny_hlo.f32(250_000),
+        query,
+        custom_call_target=f"__cudnn$fmhaSoftmax{suffix}",
+      )
+    module = builder.module(main)
+    # Reading and writing hides 2 ms of the first call's 4, and of the 10 of
+    # the second.
+    self.assertAlmostEqual(
+      uncounted_time.attention_s(module, self.rates, 4e9), 2e-3 + 8e-3
+    )
+    self.assertEqual(uncounted_time.attention_s(module, self.rates, 1e6), 0)
+
+
+class RowsTest(absltest.TestCase):
+  def _check(self, form):
+    # XLA's compiler for the CPU takes a fraction of that for a GPU.
+    with flagsaver.as_parsed(
+      rows=["full"],
+      target="cpu",
+      effort="fast",
+      attention="xla",
+      xla_remat="false",
+    ):
+      rows = json.loads(json.dumps([*llama_benchmark.rows(_SHAPE, form)]))
+    plain, unlimited, policy, plan = rows
+    self.assertEqual(
+      [row["kind"] for row in rows], ["jit", "jaxmem", "policy", "jaxmem"]
+    )
+    self.assertLess(policy["total_bytes"], plain["total_bytes"])
+    self.assertLessEqual(unlimited["total_bytes"], plain["total_bytes"])
+    self.assertEqual(plan["limit_bytes"], policy["total_bytes"])
+    # A plan may be impossible, but never above its limit.
+    smallest = plan.get("smallest_bytes", plan.get("total_bytes"))
+    self.assertEqual(smallest > plan["limit_bytes"], "error" in plan)
+    text = llama_report.text_of(rows)
+    self.assertIn(f"2 layers, {form}, `--xla_remat=false`", text)
+
+  def test_scanned_plans_keep_the_bytes_of_policies(self):
+    self._check("scanned")
+
+  @pytest.mark.slow
+  def test_unrolled_plans_keep_the_bytes_of_policies(self):
+    self._check("unrolled")
+
+  @_needs_plugin
+  def test_attention_is_cudnns_and_policies_move_to_the_host(self):
+    step = llama.build(_SHAPE, "scanned", "minimal_offloaded", "cudnn")
+    jitted = jax.jit(step.function, **step.jit_kwargs)
+    with llama.described_cudnn():
+      lowered = targets.lower(jitted, step.args, {}, "h200")
+    text = lowered.as_text()
+    self.assertIn("__cudnn$fmhaSoftmaxBackward", text)
+    self.assertIn("pinned_host", text)
+
+
+def _row(kind, total_bytes=8_000_000, step_s=1.0, **others):
+  return {
+    "form": "scanned",
+    "num_layers": 2,
+    "target": "h200",
+    "kind": kind,
+    "total_bytes": total_bytes,
+    "temp_bytes": 7,
+    "predicted_temp_bytes": 7,
+    "num_instructions": 5,
+    "step_s": step_s,
+    "loop_copies_s": 0.0,
+    "attention_s": 0.25,
+    "compile_cpu_s": 3.0,
+    "planning_cpu_s": 4.0,
+    **others,
+  }
+
+
+class ReportTest(absltest.TestCase):
+  def test_text_names_what_is_dearer_and_what_has_no_plan(self):
+    rows = [
+      _row("jit"),
+      _row("jaxmem"),
+      _row("policy", policy="full", step_s=1.0, loop_copies_s=0.75),
+      _row("jaxmem", policy="full", step_s=2.0),
+      _row("policy", policy="minimal", step_s=1.25),
+      _row("jaxmem", policy="minimal", step_s=1.5, temp_bytes=6),
+      _row("policy", policy="save_out_proj"),
+      {
+        "form": "scanned",
+        "num_layers": 2,
+        "kind": "jaxmem",
+        "policy": "save_out_proj",
+        "planning_cpu_s": 2.0,
+        "error": "no plan was found",
+        "smallest_bytes": 10_000_000,
+      },
+    ]
+    text = llama_report.text_of(rows)
+    words = " ".join(text.split())
+    # 2.25 by 2.0, and 1.75 by 1.5.
+    self.assertIn("1.146 of its estimated time", words)
+    self.assertIn("1.146 beside those that offload nothing", words)
+    self.assertIn("`full` (1.125), `minimal` (1.167)", words)
+    self.assertIn("at the bytes of `save_out_proj` (1.250)", words)
+    self.assertIn("| 2250.0 | 250.0 | 4.0 | 1.125 | 2.000 |", text)
+    self.assertIn("| 8* |", text)  # XLA changed the program after planning.
+    self.assertIn("none; smallest 10", text)
+
+  def test_star_where_xla_goes_on_recomputing(self):
+    for share, options, expected in (
+      (0.79, {}, False),
+      (0.81, {}, True),
+      (0.81, {"xla_remat": False}, False),
+    ):
+      total_bytes = int(share * (targets.get("h200").memory_bytes or 0))
+      rows = [_row("jit", total_bytes, **options), _row("jaxmem", **options)]
+      self.assertEqual("* MB" in llama_report.text_of(rows), expected)
+
+
+if __name__ == "__main__":
+  absltest.main()
