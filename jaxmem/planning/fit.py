@@ -262,7 +262,7 @@ class LimitPlanner:
     if not self._may_fit(room):
       return []
     found = self._sketches(room, VIEWS, with_link=False)
-    if found or self._smallest.temp_bytes > _TUNING.sure_miss_ratio * room:
+    if found or self._is_far_off(room):
       return found
     return self._sketches(room, LAST_VIEWS, with_link=False) or self._sketches(
       room, VIEWS, with_link=True
@@ -297,6 +297,8 @@ class LimitPlanner:
         views = [best.aim.view]
         if not _promises_more(base, best):
           continue
+      elif base is not self._planned and self._is_far_off(room):
+        continue
       for view in views:
         worse_s, start = math.inf, int(_TUNING.first_live_share * room)
         if found:
@@ -316,6 +318,11 @@ class LimitPlanner:
           self._first_s.setdefault(room, self._elapsed_s())
           found.append(sketch)
     return found
+
+  def _is_far_off(self, room: int) -> bool:
+    """Whether all that was found on the planned order is far above a room."""
+    missed = self._planned.nearest_miss(room)
+    return missed > _TUNING.sure_miss_ratio * room
 
   def _may_fit(self, room: int) -> bool:
     """Whether the bounds of bytes allow so few temporaries."""

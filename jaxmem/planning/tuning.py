@@ -72,8 +72,8 @@ class FitTuning:
       be packed badly.
     promising_ratio: A sketch for a share of the room is followed if it costs
       less than so many times the plan for all of it.
-    sure_miss_ratio: Where the smallest plan takes more than so many times the
-      room, further views are not searched.
+    sure_miss_ratio: Where all sketches take more than so many times the room,
+      further views are not searched.
     shrinking_share: The share of the smallest plan's bytes that the next sketch
       is asked for; measured by `benchmarks.limit_sweep_benchmark`, which plans
       for the smallest bytes that an error names.

@@ -284,9 +284,9 @@ class _VersionSearch:
     for keep_bytes in (room + crossing_bytes, room):
       choice = blocks.BlockChoice(num_groups=number, keep_bytes=keep_bytes)
       kept = step.recompute(choice, self._device.rates)
-      seconds = self._step_s + _TUNING.hopeful_share * _added_seconds(
-        added_s, nothing, kept
-      )
+      more_s = _added_seconds(added_s, nothing, kept)
+      share = _TUNING.hopeful_share if more_s > 0.0 else 1.0
+      seconds = self._step_s + share * more_s
       if first is not None:
         if kept.kept_bytes == first[1].kept_bytes:
           return
@@ -372,6 +372,9 @@ def _added_seconds(
     kept: What is recomputed if something is kept.
   """
   most_s = nothing.again_s
+  if added_s <= 0.0:
+    # XLA fuses better what is cut into blocks; that says nothing of products.
+    return added_s - (most_s - kept.again_s)
   if not most_s:
     return added_s
   in_proportion = _equation_seconds(kept) / _equation_seconds(nothing)
