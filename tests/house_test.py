@@ -17,7 +17,7 @@ _MAX_ATTRIBUTES = 12
 _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # The lines that `jit`, `plan`, `max_batch` and the commands reach. The aim is
 # 19,000; until it is reached this number may only fall.
-_MAX_REACHED_LINES = 24_290
+_MAX_REACHED_LINES = 24_289
 
 
 def _sources() -> Iterator[tuple[str, str]]:

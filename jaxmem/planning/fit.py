@@ -262,7 +262,7 @@ class LimitPlanner:
     if not self._may_fit(room):
       return []
     found = self._sketches(room, VIEWS, with_link=False)
-    if found or self._is_far_off(room):
+    if found or self._planned.is_far_off(room):
       return found
     return self._sketches(room, LAST_VIEWS, with_link=False) or self._sketches(
       room, VIEWS, with_link=True
@@ -289,7 +289,7 @@ class LimitPlanner:
     """Returns what little time finds on each base."""
     found: list[Fit] = []
     for base in self._bases():
-      if with_link and not base.has_link:
+      if self._planned.is_far_off(room) or (with_link and not base.has_link):
         continue
       if found and base is not self._planned:
         best = min(found, key=lambda f: f.extra_s)
@@ -297,8 +297,6 @@ class LimitPlanner:
         views = [best.aim.view]
         if not _promises_more(base, best):
           continue
-      elif base is not self._planned and self._is_far_off(room):
-        continue
       for view in views:
         worse_s, start = math.inf, int(_TUNING.first_live_share * room)
         if found:
@@ -318,11 +316,6 @@ class LimitPlanner:
           self._first_s.setdefault(room, self._elapsed_s())
           found.append(sketch)
     return found
-
-  def _is_far_off(self, room: int) -> bool:
-    """Whether all that was found on the planned order is far above a room."""
-    missed = self._planned.nearest_miss(room)
-    return missed > _TUNING.sure_miss_ratio * room
 
   def _may_fit(self, room: int) -> bool:
     """Whether the bounds of bytes allow so few temporaries."""

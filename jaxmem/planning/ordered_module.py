@@ -28,7 +28,7 @@ from jaxmem.budget import (
 from jaxmem.cost import has_transfers
 from jaxmem.errors import NeededBuffer
 from jaxmem.graph import callee_peaks, from_hlo
-from jaxmem.planning.aim import LAST_VIEWS, LOWEST_VIEW, VIEWS, Aim, View
+from jaxmem.planning.aim import LOWEST_VIEW, VIEWS, Aim, View
 from jaxmem.planning.budget_problem import from_module
 from jaxmem.planning.candidate_tuning import TUNING
 from jaxmem.planning.decision import ModulePlan, PlannedModule
@@ -223,7 +223,7 @@ class OrderedModule:
     Returns:
       The first fit, or None if there is none or it is useless.
     """
-    if not aim.with_link and self._is_missed(aim):
+    if not aim.with_link and self.is_far_off(aim.room_bytes):
       return None
     chooser = self.chooser(aim.view, "fast", aim.with_link)
     for attempt in range(_TUNING.most_limits):
@@ -243,22 +243,11 @@ class OrderedModule:
       aim = dataclasses.replace(aim, live_limit_bytes=_next_limit(fit, attempt))
     return None
 
-  def _is_missed(self, aim: Aim) -> bool:
-    """Whether a search will hardly get lower than an earlier one."""
-    return any(
-      self._live_bytes(choice.events, aim.view) * _TUNING.sure_miss
-      >= max(choice.peak_bytes, _TUNING.sure_miss**2 * aim.room_bytes)
-      for choice in self._misses.get(aim.room_bytes, ())
-    )
-
-  def nearest_miss(self, room_bytes: int) -> int:
-    """Returns the bytes of the smallest choice that was found above a room.
-
-    Fewer than its temporaries; 0 if there was none.
-    """
+  def is_far_off(self, room_bytes: int) -> bool:
+    """Whether searches for a room ended so far above it that none will do."""
     missed = self._misses.get(room_bytes, ())
-    sizes = (self._live_bytes(c.events, LOWEST_VIEW) for c in missed)
-    return min(sizes, default=0)
+    sizes = [self._live_bytes(c.events, LOWEST_VIEW) for c in missed]
+    return min(sizes, default=0) > _TUNING.sure_miss * room_bytes
 
   def moved_limit(self, fit: Fit, view: View) -> int:
     """Returns where to begin in another view, given a fit in one.
@@ -313,8 +302,6 @@ def _exact_aim(view: View, num_bytes: int, with_link: bool) -> Aim:
 def _next_limit(fit: Fit, attempt: int) -> int:
   """Returns a lower limit of live bytes after a sketch that does not fit."""
   limit = fit.aim.live_limit_bytes
-  if fit.aim.view in LAST_VIEWS:
-    return int(limit * _TUNING.lucky_lowering)
   # A plan that is packed badly may shrink by much or by nothing.
   least, most = (limit * s * 2**attempt for s in _TUNING.first_lowering)
   lower = max(fit.lower_limit(), limit - int(most))
