@@ -22,8 +22,12 @@ from absl import app, flags, logging
 
 import jaxmem
 from benchmarks.row_output import emit_row, versions
-from benchmarks.sharded import steps
-from benchmarks.sharded.steps import DecoderSize, ShardedStep
+from benchmarks.sharded import (
+  DecoderSize,
+  ShardedStep,
+  decoder,
+  residual_mlp,
+)
 
 _LLAMA = DecoderSize(
   width=4096,
@@ -81,15 +85,15 @@ def build(name: str, devices: list[Any], num_layers: int) -> ShardedStep:
   """
   kind, _, sharding = name.partition("_")
   makers: dict[str, Callable[..., ShardedStep]] = {
-    "mlp_data": functools.partial(steps.residual_mlp, fsdp=False),
-    "mlp_fsdp": functools.partial(steps.residual_mlp, fsdp=True),
+    "mlp_data": functools.partial(residual_mlp, fsdp=False),
+    "mlp_fsdp": functools.partial(residual_mlp, fsdp=True),
   }
   if name in makers:
     examples = 4 * len(devices)
     return makers[name](devices, num_layers=num_layers, examples=examples)
   if kind not in _SIZES or sharding not in ("fsdp", "tensor"):
     raise ValueError(f"unknown step {name!r}; see --help.")
-  return steps.decoder(
+  return decoder(
     devices,
     tensor=2 if sharding == "tensor" else 1,
     num_layers=num_layers,

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 from jax.ad_checkpoint import checkpoint_name
 
-from benchmarks.zoo.training import cross_entropy
+from benchmarks.zoo import cross_entropy
 
 Params = Any
 Form = Literal["scanned", "unrolled"]

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import jaxmem
-from benchmarks.sharded import steps
+from benchmarks.sharded import residual_mlp
 from jaxmem import cli, targets
 
 pytestmark = pytest.mark.skipif(
@@ -26,7 +26,7 @@ def make_step(devices):
 
 
 def _small(devices, *, fsdp, num_layers=3):
-  return steps.residual_mlp(
+  return residual_mlp(
     devices,
     fsdp=fsdp,
     num_layers=num_layers,
@@ -158,7 +158,7 @@ def test_a_target_that_the_arguments_are_not_on(devices):
 @pytest.mark.slow
 def test_max_batch(devices):
   def factory(batch):
-    step = steps.residual_mlp(
+    step = residual_mlp(
       devices, fsdp=True, num_layers=2, width=512, examples=batch, length=512
     )
     return step.fun, step.args, _KEYWORDS

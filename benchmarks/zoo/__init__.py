@@ -23,7 +23,7 @@ from benchmarks.zoo import (
   video,
   vision,
 )
-from benchmarks.zoo.training import Step, concrete
+from benchmarks.zoo.training import Step, concrete, cross_entropy
 
 __all__ = [
   "MODELS",
@@ -32,6 +32,7 @@ __all__ = [
   "Step",
   "build",
   "concrete",
+  "cross_entropy",
   "encoder",
   "googlenet",
   "language",

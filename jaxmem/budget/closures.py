@@ -46,11 +46,15 @@ class Closures:
     profile: The profile; whoever changes it calls `forget`.
     known: Closures on another profile with the same events and transfers. They
       are shared until either changes.
+
+  Attributes:
+    work: How many closures were looked into, those within others included.
   """
 
   def __init__(self, profile: Profile, known: Closures | None = None):
     self._profile = profile
     self._problem = profile.problem
+    self.work = 0
     self._sizes = self._problem.sizes
     self._whole: dict[Event, _Found] = {} if known is None else known._whole
     self._cut: dict[tuple[int, int, int], _Found] = (
@@ -94,6 +98,7 @@ class Closures:
     return found
 
   def _find(self, unit: int, before: int, depth: int) -> _Found:
+    self.work += 1
     profile, problem = self._profile, self._problem
     made = problem.units[unit]
     if not made.step < before <= problem.latest_run[unit]:

@@ -114,6 +114,7 @@ class _Search:
     self._problem = problem = profile.problem
     self._limit = limit_bytes
     self._depth = style.depth
+    self._most_work = _TUNING.work_per_step * problem.num_steps
     self._gaps = Gaps(profile, limit_bytes)
     self._finder = MoveFinder(
       profile, start.closures(profile), limit_bytes, style
@@ -136,7 +137,7 @@ class _Search:
     """Returns the profile in the end, whether it fits or not."""
     accepted = since_refusal = num_joins = 0
     self._push_all()
-    while self._excess > 0:
+    while self._excess > 0 and self._finder.work < self._most_work:
       if not self._heap:
         if accepted == 0 and since_refusal and self._gaps.refused:
           # A move that did not help before the last ones may help after them.

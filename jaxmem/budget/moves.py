@@ -72,6 +72,11 @@ class MoveFinder:
       for s in style.seconds or [u.seconds for u in profile.problem.units]
     ]
 
+  @property
+  def work(self) -> int:
+    """How many closures were looked into so far."""
+    return self._closures.work
+
   def forget(self) -> None:
     """Has to be called when the plan has changed."""
     self._closures.forget()

@@ -48,6 +48,8 @@ class GreedyTuning:
     joint_move_tries: How many groups of gaps are tried before a joint move is
       given up.
     most_joint_moves: A run that needs more hardly ever fits.
+    work_per_step: A run is given up when it has looked into so many closures
+      for each step of the order.
   """
 
   again_over_kept: float = 0.6
@@ -55,7 +57,8 @@ class GreedyTuning:
   moves_between_looks: int = 100
   joint_gap_counts: tuple[int, ...] = (2, 3, 4, 6)
   joint_move_tries: int = 6
-  most_joint_moves: int = 16
+  most_joint_moves: int = 4
+  work_per_step: int = 40
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

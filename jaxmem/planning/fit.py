@@ -262,7 +262,7 @@ class LimitPlanner:
     if not self._may_fit(room):
       return []
     found = self._sketches(room, VIEWS, with_link=False)
-    if found or self._smallest.temp_bytes > _TUNING.sure_miss_ratio * room:
+    if found or self._planned.is_far_off(room):
       return found
     return self._sketches(room, LAST_VIEWS, with_link=False) or self._sketches(
       room, VIEWS, with_link=True
@@ -289,7 +289,7 @@ class LimitPlanner:
     """Returns what little time finds on each base."""
     found: list[Fit] = []
     for base in self._bases():
-      if with_link and not base.has_link:
+      if self._planned.is_far_off(room) or (with_link and not base.has_link):
         continue
       if found and base is not self._planned:
         best = min(found, key=lambda f: f.extra_s)

@@ -28,7 +28,7 @@ from jaxmem.budget import (
 from jaxmem.cost import has_transfers
 from jaxmem.errors import NeededBuffer
 from jaxmem.graph import callee_peaks, from_hlo
-from jaxmem.planning.aim import LAST_VIEWS, LOWEST_VIEW, VIEWS, Aim, View
+from jaxmem.planning.aim import LOWEST_VIEW, VIEWS, Aim, View
 from jaxmem.planning.budget_problem import from_module
 from jaxmem.planning.candidate_tuning import TUNING
 from jaxmem.planning.decision import ModulePlan, PlannedModule
@@ -104,7 +104,7 @@ class OrderedModule:
       self._seconds.get(i.id, 0.0) for i in self._entry.instructions
     )
     self._starts: dict[View, Start] = {}
-    self._choosers: dict[tuple[View, Effort, bool], Chooser] = {}
+    self._choosers: dict[tuple[Start, Effort, bool], Chooser] = {}
     # For each room, the choices of searches that did not get down to it.
     self._misses: dict[int, list[Choice]] = {}
 
@@ -128,19 +128,21 @@ class OrderedModule:
     if view not in self._starts:
       rules = self._predictor.rules
       slots, sharing = view
-      self._starts[view] = Start(
-        from_module(
-          rules, self._entry, self._seconds, slots, sharing, self._move_s
-        )
+      problem = from_module(
+        rules, self._entry, self._seconds, slots, sharing, self._move_s
       )
+      # Views often see the same; then what is found in one holds in both.
+      alike = (s for s in self._starts.values() if s.problem == problem)
+      self._starts[view] = next(alike, None) or Start(problem)
     return self._starts[view]
 
   def chooser(self, view: View, effort: Effort, with_link: bool) -> Chooser:
     """Chooses in the light of a view, and remembers what it found."""
-    key = view, effort, with_link
+    start = self._start(view)
+    key = start, effort, with_link
     if key not in self._choosers:
       link = self._link if with_link else None
-      self._choosers[key] = Chooser(self._start(view), effort, link)
+      self._choosers[key] = Chooser(start, effort, link)
     return self._choosers[key]
 
   def _live_bytes(self, events: Sequence[Event], view: View) -> int:
@@ -221,7 +223,7 @@ class OrderedModule:
     Returns:
       The first fit, or None if there is none or it is useless.
     """
-    if not aim.with_link and self._is_missed(aim):
+    if not aim.with_link and self.is_far_off(aim.room_bytes):
       return None
     chooser = self.chooser(aim.view, "fast", aim.with_link)
     for attempt in range(_TUNING.most_limits):
@@ -236,19 +238,16 @@ class OrderedModule:
       fit = self.fit(aim, choice)
       if fit.temp_bytes <= aim.room_bytes:
         return fit
-      if aim.view not in LAST_VIEWS and choice.peak_bytes > limit:
+      if choice.peak_bytes > limit:
         return None
       aim = dataclasses.replace(aim, live_limit_bytes=_next_limit(fit, attempt))
     return None
 
-  def _is_missed(self, aim: Aim) -> bool:
-    """Whether a search will hardly get lower than an earlier one."""
-    missed_bytes = _TUNING.sure_miss * aim.room_bytes
-    return any(
-      self._live_bytes(choice.events, aim.view)
-      >= max(choice.peak_bytes, missed_bytes)
-      for choice in self._misses.get(aim.room_bytes, ())
-    )
+  def is_far_off(self, room_bytes: int) -> bool:
+    """Whether searches for a room ended so far above it that none will do."""
+    missed = self._misses.get(room_bytes, ())
+    sizes = [self._live_bytes(c.events, LOWEST_VIEW) for c in missed]
+    return min(sizes, default=0) > _TUNING.sure_miss * room_bytes
 
   def moved_limit(self, fit: Fit, view: View) -> int:
     """Returns where to begin in another view, given a fit in one.
@@ -303,8 +302,6 @@ def _exact_aim(view: View, num_bytes: int, with_link: bool) -> Aim:
 def _next_limit(fit: Fit, attempt: int) -> int:
   """Returns a lower limit of live bytes after a sketch that does not fit."""
   limit = fit.aim.live_limit_bytes
-  if fit.aim.view in LAST_VIEWS:
-    return int(limit * _TUNING.lucky_lowering)
   # A plan that is packed badly may shrink by much or by nothing.
   least, most = (limit * s * 2**attempt for s in _TUNING.first_lowering)
   lower = max(fit.lower_limit(), limit - int(most))

@@ -84,8 +84,6 @@ class FitTuning:
       be packed badly.
     promising_ratio: A sketch for a share of the room is followed if it costs
       less than so many times the plan for all of it.
-    sure_miss_ratio: Where the smallest plan takes more than so many times the
-      room, further views are not searched.
     shrinking_share: The share of the smallest plan's bytes that the next sketch
       is asked for; measured by `benchmarks.limit_sweep_benchmark`, which plans
       for the smallest bytes that an error names.
@@ -100,7 +98,6 @@ class FitTuning:
   few_steps: int = 400
   unlucky_ratio: float = 1.25
   promising_ratio: float = 1.15
-  sure_miss_ratio: float = 1.05
   shrinking_share: float = 0.98
 
 
@@ -117,8 +114,6 @@ class VersionTuning:
       estimate: XLA's plan of the step as written may have written some of it.
     fused_weight: What is fused anew counts as this share of its estimate, which
       made estimates of blocks agree with their schedules.
-    reliable_ratio: Where a schedule takes more than so many times what its
-      equations do, these say little about it.
     hopeful_share: A version that recomputes takes at least this share of its
       estimated seconds.
     refined_share: At least this share of the estimated cost of edits is left
@@ -127,19 +122,15 @@ class VersionTuning:
     stacked_shares: Shares of what loops stack that are tried whatever the limit
       is: to stack less can save time, and what a limit allows, a larger one
       must find, too.
-    nearly_all_share: The share of the missing bytes that is tried besides all
-      of them: the planner may find the rest elsewhere.
   """
 
   negligible_step_share: float = 0.005
   least_fused_share: float = 0.7
   fused_weight: float = 0.75
-  reliable_ratio: float = 1.5
   hopeful_share: float = 0.93
   refined_share: float = 0.85
   max_divisions: int = 3
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
-  nearly_all_share: float = 0.97
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

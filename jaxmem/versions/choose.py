@@ -214,25 +214,33 @@ class _VersionSearch:
     return found
 
   def stack_less(self, stacked_bytes: int) -> None:
-    """Tries a few amounts that loops do not stack.
+    """Tries a few amounts that loops do not stack, in ascending order.
+
+    The cheapest drops come first: once what fits takes longer than with less
+    dropped, all that drops more does so as well.
 
     Args:
       stacked_bytes: What could be dropped.
     """
     excess = self.excess_bytes
-    amounts: list[SaveBytes] = [
-      excess // 2,
-      int(_TUNING.nearly_all_share * excess),
-      excess,
-    ]
     shares = [int(share * stacked_bytes) for share in _TUNING.stacked_shares]
-    amounts += [amount for amount in shares if amount > excess]
+    amounts: list[SaveBytes] = [excess, *(a for a in shares if a > excess)]
+    least_bytes = self._tried[0].planner.least_bytes
+    if least_bytes - excess // 2 <= self._limit_bytes:
+      # Edits may find the other half elsewhere.
+      amounts.insert(0, excess // 2)
     seen = set()
+    fitting_s = math.inf
     for amount in (*amounts, "all"):
       version = stacking_less(self._written, amount, self._device)
-      if version.dropped not in seen:
-        seen.add(version.dropped)
-        self._try(version)
+      if version.dropped in seen:
+        continue
+      seen.add(version.dropped)
+      tried = self._try(version)
+      if tried.edits_s == 0.0:
+        if tried.planner.step_s >= fitting_s:
+          return
+        fitting_s = tried.planner.step_s
 
   def recompute_blocks(self, step: blocks.BlockStep) -> None:
     """Tries all blocks; then less of them, or several at once.
@@ -277,25 +285,22 @@ class _VersionSearch:
       room: Bytes to spare in it.
     """
     added_s = every.planner.step_s - self._step_s
-    is_reliable = added_s <= _TUNING.reliable_ratio * _equation_seconds(nothing)
     number, crossing_bytes = step.blocks.number, step.blocks.crossing_bytes
-    first: tuple[_ComparedVersion, blocks.Recomputed] | None = None
+    kept_bytes = 0
     # The planner mostly finds room for one thing more.
     for keep_bytes in (room + crossing_bytes, room):
       choice = blocks.BlockChoice(num_groups=number, keep_bytes=keep_bytes)
       kept = step.recompute(choice, self._device.rates)
-      seconds = self._step_s + _TUNING.hopeful_share * _added_seconds(
-        added_s, nothing, kept
-      )
-      if first is not None:
-        if kept.kept_bytes == first[1].kept_bytes:
+      more_s = _added_seconds(added_s, nothing, kept)
+      share = _TUNING.hopeful_share if more_s > 0.0 else 1.0
+      seconds = self._step_s + share * more_s
+      if kept.kept_bytes == kept_bytes:
+        return
+      kept_bytes = kept.kept_bytes
+      if self._is_promising(seconds):
+        version = recomputing_blocks(self._written, choice, kept)
+        if self._try(version).edits_s == 0.0:
           return
-        if is_reliable:
-          more_s = kept.again_s - first[1].again_s
-          seconds = max(seconds, first[0].planner.step_s + more_s)
-      if kept.kept_bytes and self._is_promising(seconds):
-        tried = self._try(recomputing_blocks(self._written, choice, kept))
-        first = tried, kept
 
   def _join(
     self,
@@ -372,8 +377,9 @@ def _added_seconds(
     kept: What is recomputed if something is kept.
   """
   most_s = nothing.again_s
-  if not most_s:
-    return added_s
+  if added_s <= 0.0 or not most_s:
+    # XLA fuses better what is cut into blocks; that says nothing of products.
+    return added_s - (most_s - kept.again_s)
   in_proportion = _equation_seconds(kept) / _equation_seconds(nothing)
   # Equations that took longer by themselves than all do in the schedule say
   # nothing but proportions.

@@ -163,7 +163,6 @@ def _looped(num_kernels: int) -> Module:
 class UncountedTimeTest(absltest.TestCase):
   # A kernel of 2 MB takes 2 ms, the copy of 4 MB 8 ms.
   rates = cost.Rates(
-    name="slow",
     memory_bytes_per_s=1e9,
     tf32_flops_per_s=1e30,
     bf16_flops_per_s=1e12,

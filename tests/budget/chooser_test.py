@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+from unittest import mock
 
 import budget_problems
 import budget_validate
 from absl.testing import absltest, parameterized
 
-from jaxmem.budget import exact, greedy, lower_bound, pool
+from jaxmem.budget import closures, exact, greedy, lower_bound, pool
 from jaxmem.budget.chooser import Chooser
 from jaxmem.budget.moves import Style
 from jaxmem.budget.profile import Profile
@@ -176,6 +177,23 @@ class GreedyTest(absltest.TestCase):
     self.assertLessEqual(plan.peak_bytes, 40)
     fed = [(u, b) for u, b in plan.events if plan.has(u - 1, b)]
     self.assertNotEmpty(fed)
+
+  def test_looks_into_so_many_closures_at_most(self):
+    problem = budget_problems.residual_chain(24)
+    floor = lower_bound.unavoidable_bytes(problem).num_bytes
+    find = closures.Closures._find
+    with mock.patch.object(
+      closures.Closures, "_find", autospec=True, side_effect=find
+    ) as found:
+      plan = greedy.Start(problem).solve(floor, Style(depth=12))
+      # Nothing fits; it was looked for 63 times a step before there was a most.
+      self.assertGreater(plan.peak_bytes, floor)
+      self.assertLess(found.call_count, 45 * problem.num_steps)
+      found.reset_mock()
+      limit = int(1.3 * floor)
+      plan = greedy.Start(problem).solve(limit, Style(depth=12))
+      self.assertLessEqual(plan.peak_bytes, limit)
+      self.assertLess(found.call_count, 15 * problem.num_steps)
 
   def test_delete_keeps_the_limit(self):
     problem = budget_problems.chain(6)

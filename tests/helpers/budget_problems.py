@@ -57,6 +57,62 @@ def chain(
   )
 
 
+def residual_chain(num_layers: int) -> BudgetProblem:
+  """Builds forward and backward of residual blocks of two dense layers.
+
+  Each block reads the sum `x` that it adds to twice, so that what runs again
+  is fed in many ways; only steps of the forward pass may run again.
+  """
+  sizes: dict[str, int] = {}
+  reads: list[list[int]] = []
+
+  def step(name: str, size_bytes: int, *inputs: str) -> None:
+    names = [*sizes]
+    reads.append([names.index(each) for each in inputs])
+    sizes[name] = size_bytes
+
+  step("x0", 10)
+  for k in range(num_layers):
+    step(f"scale{k}", 1, f"x{k}")
+    step(f"norm{k}", 10, f"x{k}", f"scale{k}")
+    step(f"inner{k}", 40, f"norm{k}")
+    step(f"act{k}", 40, f"inner{k}")
+    step(f"x{k + 1}", 10, f"x{k}", f"act{k}")
+  num_forward = len(sizes)
+  step(f"g{num_layers}", 10, f"x{num_layers}")
+  for k in reversed(range(num_layers)):
+    step(f"outer_gradient{k}", 1, f"g{k + 1}", f"act{k}")
+    step(f"d{k}", 40, f"g{k + 1}", f"inner{k}")
+    step(f"inner_gradient{k}", 1, f"d{k}", f"norm{k}")
+    step(f"g{k}", 10, f"g{k + 1}", f"d{k}", f"x{k}", f"scale{k}")
+  values = []
+  for value, (name, size_bytes) in enumerate(sizes.items()):
+    uses = tuple(s for s, inputs in enumerate(reads) if value in inputs)
+    values.append(
+      StoredValue(
+        name=name,
+        size_bytes=size_bytes,
+        producer=value,
+        uses=uses,
+        is_result=not uses,
+      )
+    )
+  units = [
+    Unit(
+      step=s,
+      outputs=(s,),
+      inputs=tuple(reads[s]),
+      seconds=1.0,
+      value=Value(instruction=100 + s),
+    )
+    for s in range(num_forward)
+  ]
+  steps = [Step(instruction=100 + s, name=v.name) for s, v in enumerate(values)]
+  return BudgetProblem(
+    steps=tuple(steps), values=tuple(values), units=tuple(units)
+  )
+
+
 def random_problem(seed: int, num_steps: int) -> BudgetProblem:
   """Builds a problem with in-place writes, sharing, and several outputs."""
   source = random.Random(seed)

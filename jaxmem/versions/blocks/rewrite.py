@@ -43,12 +43,13 @@ def _again(
   like = internals.with_name_stack(values.eqns[recipe.before], stack)
   guarded = [v for v in recipe.operands if num_bytes(v)]
   trigger = _trigger(values, recipe.before)
-  barrier = internals.barrier(
-    like, [now.get(v, v) for v in (*guarded, *trigger)]
-  )
-  known = {v: now.get(v, v) for v in recipe.operands}
+  sums = _waiting_sums(values, recipe.before)
+  passed = [*dict.fromkeys((*guarded, *sums, *trigger))]
+  barrier = internals.barrier(like, [now.get(v, v) for v in passed])
+  fresh = dict(zip(passed, barrier.outvars, strict=True))
   # Others read the trigger as it was: XLA may go on fusing them with it.
-  known |= zip(guarded, barrier.outvars, strict=False)
+  known = {v: now.get(v, v) for v in recipe.operands}
+  known |= {v: fresh[v] for v in guarded}
   # What stays is read, also where an equation makes it once more.
   eqns = [
     eqn.replace(
@@ -59,7 +60,30 @@ def _again(
   inliner = Inliner(CUSTOM_DERIVATIVES)
   part = values.jaxpr.replace(eqns=eqns, constvars=[], consts=[])
   made = variables(run_again(inliner, part, known, recipe.dropped))
-  return [barrier, *inliner.eqns], dict(zip(recipe.dropped, made, strict=True))
+  later = {v: fresh[v] for v in sums}
+  later |= zip(recipe.dropped, made, strict=True)
+  return [barrier, *inliner.eqns], later
+
+
+def _waiting_sums(values: Values, before: int) -> list[core.Var]:
+  """Returns the sums of gradients that the backward pass reads from then on.
+
+  Such is the gradient of what blocks add to. Where it passes no barrier XLA may
+  fuse it into each of the sums that follow, which then all read what the first
+  one did: so much memory stays live for long, and is read over and over.
+  """
+  return [
+    var
+    for var, definer in values.definers.items()
+    if definer < before
+    and values.eqns[definer].primitive.name == "add_any"
+    and num_bytes(var)
+    and any(
+      before <= reader < len(values.eqns)
+      and internals.is_transposed(values.eqns[reader])
+      for reader in values.readers.get(var, ())
+    )
+  ]
 
 
 def _trigger(values: Values, before: int) -> list[core.Var]:
