@@ -116,15 +116,15 @@ def _fewest_bytes(
 ) -> Overlapped | None:
   """Finds the order with the fewest bytes that is fast enough."""
   orders = _Orders(planned.module, device)
-  found = None
-  for limit in orders.limits(planned.decision.baseline_bytes):
-    walked = orders.walked(limit, slowest_s)
-    if walked is None:
-      continue
-    if found is not None and walked.temp_bytes >= found.temp_bytes:
-      break
-    found = walked
-  return found
+  tight = [orders.walked(limit, slowest_s) for limit in orders.tight_limits()]
+  fitting = [found for found in tight if found is not None]
+  if fitting:
+    return min(fitting, key=lambda found: found.temp_bytes)
+  for limit in orders.loose_limits(planned.decision.baseline_bytes):
+    found = orders.walked(limit, slowest_s)
+    if found is not None:
+      return found
+  return None
 
 
 def _with(
@@ -165,17 +165,24 @@ class _Orders:
       _transfers(self._entry, module, device.rates),
     )
 
-  def limits(self, most_temp_bytes: int) -> Iterator[int]:
-    """Yields limits of live bytes, first those that are hard to keep.
+  def tight_limits(self) -> Iterator[int]:
+    """Yields limits of live bytes that are hard to keep, or cannot be kept.
+
+    How well XLA packs an order is luck: each of these gives another one.
+    """
+    for share in _TUNING.tight_shares:
+      yield int(share * self._program.peak_bytes)
+
+  def loose_limits(self, most_temp_bytes: int) -> Iterator[int]:
+    """Yields higher and higher ones.
 
     Args:
       most_temp_bytes: Temporaries that would be too many.
     """
-    low = self._program.peak_bytes
-    high = max(low, most_temp_bytes + self.base_bytes)
-    steps = _TUNING.num_limits
-    for step in range(steps):
-      yield int(low * math.pow(high / max(low, 1), step / (steps - 1)))
+    low = max(1, self._program.peak_bytes)
+    ratio = max(1.0, (most_temp_bytes + self.base_bytes) / low)
+    for step in range(1, _TUNING.num_limits + 1):
+      yield int(low * math.pow(ratio, step / _TUNING.num_limits))
 
   def walked(self, limit_bytes: int, slowest_s: float) -> Overlapped | None:
     """Returns the order for a limit of live bytes, if it is fast enough."""

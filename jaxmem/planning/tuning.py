@@ -39,6 +39,8 @@ class OverlapTuning:
   Attributes:
     num_limits: How many limits are tried.
     least_lowering: The least share of a limit by which the next is lower.
+    tight_shares: Shares of the live bytes of the order that is walked; the
+      limits that are tried where time is given, and bytes are to be few.
     lead: A transfer begins so many times its own seconds before it is needed.
     num_looked_at: How many kernels, and how many transfers, are looked at to
       find one that need not wait.
@@ -50,6 +52,7 @@ class OverlapTuning:
 
   num_limits: int = 8
   least_lowering: float = 0.02
+  tight_shares: tuple[float, ...] = (0.8, 0.85, 0.9, 0.95, 1.0)
   lead: float = 1.5
   num_looked_at: int = 32
   num_passed_over: int = 4
