@@ -84,12 +84,6 @@ class Shape:
   batch: int = 1
   length: int = 4096
 
-  @property
-  def attention_flops(self) -> float:
-    """Of one layer's attention forward: two products, half of each masked."""
-    pairs = self.batch * self.num_heads * self.length**2
-    return 2.0 * pairs * self.head_width
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:

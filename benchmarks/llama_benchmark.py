@@ -26,7 +26,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 import jaxmem
-from benchmarks import llama, uncounted_time
+from benchmarks import llama
 from benchmarks.row_output import emit_row, versions
 from jaxmem import cost, targets
 from jaxmem.compiler import ScheduleCapture, TracedStep
@@ -191,10 +191,6 @@ class _Measured:
       "step_s": run.seconds,
       "waiting_s": run.waiting_s,
       "to_host_bytes": run.to_host_bytes,
-      "loop_copies_s": uncounted_time.loop_copies_s(module, self._rates),
-      "attention_s": uncounted_time.attention_s(
-        module, self._rates, self._shape.attention_flops
-      ),
     }
 
 

@@ -40,8 +40,11 @@ def main(argv: list[str]) -> None:
 
 
 def uncounted_s(row: page.Row) -> float:
-  """Returns the seconds that jaxmem's cost model leaves out of a program."""
-  return row["loop_copies_s"] + row["attention_s"]
+  """Returns the seconds that the cost model left out of a program.
+
+  Rows say so that were made before it knew copies in loops, and attention.
+  """
+  return row.get("loop_copies_s", 0.0) + row.get("attention_s", 0.0)
 
 
 def seconds(row: page.Row) -> float:

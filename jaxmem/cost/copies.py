@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 from jaxmem_hlo.module import Instruction
+from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.cost.rates import Rates
 from jaxmem.cost.traffic import array_bytes
 
+# XLA's number for the host's memory.
+_HOST_SPACE = 5
+
 
 def direction(instruction: Instruction) -> bool | None:
-  """Whether a copy goes to the host; None if it does not leave its memory."""
-  if instruction.opcode != "copy-start":
+  """Whether a copy goes to the host; None if it does not leave its memory.
+
+  Copies of whole arrays, and those of slices of stacks that lie in the host's
+  memory, which loops read and write.
+  """
+  if instruction.opcode == "copy-start":
+    target, source = instruction.shape.tuple_shapes[:2]
+    if target.layout.memory_space == source.layout.memory_space:
+      return None
+    return bool(target.layout.memory_space)
+  if instruction.opcode != "async-start":
     return None
-  target, source = instruction.shape.tuple_shapes[:2]
-  if target.layout.memory_space == source.layout.memory_space:
-    return None
-  return bool(target.layout.memory_space)
+  given, result = instruction.shape.tuple_shapes[:2]
+  if result.layout.memory_space == _HOST_SPACE:
+    return True
+  is_fetch = any(_is_on_host(part) for part in given.tuple_shapes)
+  return False if is_fetch else None
 
 
-def copied_bytes(copy_start: Instruction) -> int:
-  """Returns the bytes that a copy-start moves."""
-  return int(array_bytes(copy_start.shape.tuple_shapes[0]))
+def copied_bytes(start: Instruction) -> int:
+  """Returns the bytes that the start of a copy moves."""
+  target, result = start.shape.tuple_shapes[:2]
+  if start.opcode == "copy-start":
+    return int(array_bytes(target))
+  if not _is_on_host(result):
+    return int(array_bytes(result))
+  parts = [part for part in target.tuple_shapes if not _is_on_host(part)]
+  return int(sum(map(array_bytes, parts)))
+
+
+def _is_on_host(shape: hlo_pb2.Shape) -> bool:
+  return shape.layout.memory_space == _HOST_SPACE
 
 
 def copy_seconds(size_bytes: int, to_host: bool, rates: Rates) -> float:

@@ -22,6 +22,10 @@ from jaxmem.cost.rates import Precision
 
 # What the targets of XLA:GPU's library calls begin with.
 _CUDNN_CONVOLUTION = "__cudnn$conv"
+_CUDNN_ATTENTION = "__cudnn$fmha"
+# Attention multiplies twice forward, and backward, where scores are made again,
+# five times.
+_ATTENTION_PRODUCTS = {False: 2, True: 5}
 _CUBLAS_PRODUCT = "__cublas$"
 # xla.PrecisionConfig.HIGHEST: full precision is asked for.
 _HIGHEST_PRECISION = 2
@@ -189,6 +193,8 @@ class FlopCounter:
     if instruction.opcode == "convolution":
       return _convolution_flops(instruction, a, b, result)
     target = instruction.proto.custom_call_target
+    if target.startswith(_CUDNN_ATTENTION):
+      return _attention_flops(instruction, a)
     result = next(iter(result.tuple_shapes), None)
     if result is None:
       return None
@@ -263,3 +269,23 @@ def _gemm_flops(
   batch = math.prod(lhs.dimensions[int(d)] for d in dimensions)
   elements = math.prod(shapes.num_elements(s) for s in (lhs, rhs, result))
   return _FLOPS_PER_MULTIPLY_ADD * math.sqrt(elements / max(1, batch))
+
+
+def _attention_flops(call: Instruction, query: hlo_pb2.Shape) -> float | None:
+  """Returns the flops of cuDNN's attention; None if it does not say its shape.
+
+  Its config names the shape of the scores: examples, heads, queries, keys. A
+  causal mask leaves half of them.
+  """
+  config = call.proto.backend_config
+  found = re.search(
+    rb'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\[([^\]]*)\]', config
+  )
+  if found is None:
+    return None
+  scores = math.prod(map(int, re.findall(rb"\d+", found[1])))
+  if re.search(rb'"mask_type":\s*"[A-Z_]*CAUSAL', config):
+    scores /= 2
+  is_backward = call.proto.custom_call_target.endswith("Backward")
+  products = _ATTENTION_PRODUCTS[is_backward]
+  return products * _FLOPS_PER_MULTIPLY_ADD * scores * query.dimensions[-1]

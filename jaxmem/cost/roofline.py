@@ -12,6 +12,7 @@ from jaxmem_hlo.module import (
 )
 
 from jaxmem.cost.collectives import collective_seconds
+from jaxmem.cost.copies import direction
 from jaxmem.cost.flops import FlopCounter
 from jaxmem.cost.rates import Precision, Rates
 from jaxmem.cost.traffic import TrafficCounter, is_free, trip_count
@@ -64,7 +65,11 @@ class _Roofline:
     opcode = instruction.opcode
     if is_free(instruction):
       return 0.0
-    if opcode == "copy-start" or collective_start(self._module, instruction):
+    if (
+      opcode == "copy-start"
+      or direction(instruction) is not None
+      or collective_start(self._module, instruction)
+    ):
       # It goes on while other kernels run.
       return self._rates.launch_s
     collective = collective_of(self._module, instruction)

@@ -71,7 +71,7 @@ class StepTime:
 def step_time(module: Module, rates: Rates) -> StepTime:
   """Estimates when a scheduled module runs and waits.
 
-  Loops and calls that hold collectives run and wait by their own schedules,
+  Loops and calls that exchange anything run and wait by their own schedules,
   and begin and end with idle links.
 
   Args:
@@ -132,7 +132,10 @@ class _Simulation:
     if instruction.opcode not in _CALLERS:
       return None
     runs = [self.of(callee) for callee in instruction.callees]
-    if not any(run.collective_s for run in runs):
+    if not any(
+      run.collective_s or run.to_host_bytes or run.from_host_bytes
+      for run in runs
+    ):
       return None
     if instruction.opcode == "conditional":
       return max(runs, key=lambda run: run.seconds)

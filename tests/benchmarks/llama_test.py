@@ -15,16 +15,13 @@ from absl.testing import absltest, flagsaver, parameterized
 if importlib.util.find_spec("optax") is None and not os.environ.get("CI"):
   raise unittest.SkipTest("optax is not installed; see .[test].")
 
-import tiny_hlo
-from jaxmem_hlo.module import Module
 
 from benchmarks import (
   llama,
   llama_benchmark,
   llama_report,
-  uncounted_time,
 )
-from jaxmem import cost, targets
+from jaxmem import targets
 
 _SHAPE = llama.Shape(
   num_layers=2,
@@ -114,95 +111,6 @@ class ModelTest(parameterized.TestCase):
       moment = result[1][0].mu["layers"]["gate"][1]
       own = expected[1][0].mu["layers"][1]["gate"]
       np.testing.assert_allclose(moment, own, atol=0.05 * np.abs(own).max())
-
-
-def _looped(num_kernels: int) -> Module:
-  """Returns a loop of 5 iterations that writes a slice of a stack on the host.
-
-  The copy has 4 MB and begins first; kernels of 2 MB each follow.
-  """
-  builder = tiny_hlo.Builder()
-  stack, part = (
-    tiny_hlo.f32(5, 1_000_000, memory_space=5),
-    tiny_hlo.f32(1, 1_000_000),
-  )
-  small = tiny_hlo.f32(250_000)
-  carried = tiny_hlo.tuple_of(stack, part, small)
-  condition = builder.computation("condition")
-  condition.parameter(carried)
-  condition.op("constant", tiny_hlo.pred())
-  update = builder.computation("update")
-  inner = [update.parameter(shape) for shape in (stack, part)]
-  update.op("dynamic-update-slice", stack, *inner)
-  body = builder.computation("body")
-  carry = body.parameter(carried)
-  values = [body.element(carry, i) for i in range(3)]
-  start = body.op(
-    "async-start",
-    tiny_hlo.tuple_of(tiny_hlo.tuple_of(stack, part), stack, tiny_hlo.s32()),
-    *values[:2],
-    calls=(update,),
-  )
-  kernel = values[2]
-  for _ in range(num_kernels):
-    kernel = body.op("negate", small, kernel)
-  done = body.op("async-done", stack, start)
-  body.tuple(done, values[1], kernel)
-  main = builder.computation("main")
-  given = main.parameter(carried)
-  main.op(
-    "while",
-    carried,
-    given,
-    calls=(body, condition),
-    backend_config=b'{"known_trip_count":{"n":"5"}}',
-  )
-  return builder.module(main)
-
-
-class UncountedTimeTest(absltest.TestCase):
-  # A kernel of 2 MB takes 2 ms, the copy of 4 MB 8 ms.
-  rates = cost.Rates(
-    memory_bytes_per_s=1e9,
-    tf32_flops_per_s=1e30,
-    bf16_flops_per_s=1e12,
-    fp32_flops_per_s=1e30,
-    to_host_bytes_per_s=0.5e9,
-    from_host_bytes_per_s=1e9,
-    launch_s=0.0,
-    flops_efficiency=1.0,
-    memory_efficiency=1.0,
-    link_efficiency=1.0,
-  )
-
-  def _taken(self, num_kernels):
-    module = _looped(num_kernels)
-    counted = cost.step_time(module, self.rates)
-    return counted.seconds + uncounted_time.loop_copies_s(module, self.rates)
-
-  def test_each_iteration_waits_for_what_kernels_do_not_hide(self):
-    self.assertAlmostEqual(self._taken(0), 5 * 8e-3)
-    self.assertAlmostEqual(self._taken(3), 5 * 8e-3)
-    self.assertAlmostEqual(self._taken(6), 5 * 12e-3)
-
-  def test_attention_counts_its_products(self):
-    builder = tiny_hlo.Builder()
-    main = builder.computation("main")
-    query = main.parameter(tiny_hlo.f32(250_000))
-    for suffix in ("", "Backward"):
-      main.op(
-        "custom-call",
-        tiny_hlo.f32(250_000),
-        query,
-        custom_call_target=f"__cudnn$fmhaSoftmax{suffix}",
-      )
-    module = builder.module(main)
-    # Reading and writing hides 2 ms of the first call's 4, and of the 10 of
-    # the second.
-    self.assertAlmostEqual(
-      uncounted_time.attention_s(module, self.rates, 4e9), 2e-3 + 8e-3
-    )
-    self.assertEqual(uncounted_time.attention_s(module, self.rates, 1e6), 0)
 
 
 class RowsTest(absltest.TestCase):
