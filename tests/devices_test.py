@@ -40,6 +40,17 @@ def _plan(step, **kwargs):
   return jaxmem.plan(step.fun, *step.args, **_KEYWORDS, **kwargs)
 
 
+def _check_what_xla_makes(step, plan):
+  """Compiles the plan once more, and counts what XLA makes synchronous."""
+  jitted = jaxmem.jit(step.fun, **_KEYWORDS)
+  compiled = jitted.lower(*step.args).compile()
+  assert compiled.memory_analysis().temp_size_in_bytes == plan.temp_bytes
+  text = compiled.as_text()
+  entry = text[text.index("\nENTRY") :]
+  counted = len(re.findall('"is_sync":true', entry))
+  assert counted == plan.communication.num_synchronous
+
+
 @pytest.fixture(scope="module", name="devices")
 def _devices():
   return jaxmem.devices("h200", 8)
@@ -83,7 +94,9 @@ def test_a_count_is_of_one_host():
     jaxmem.devices("h200", 8, hosts=2)
 
 
-@pytest.mark.parametrize("fsdp", [False, True])
+@pytest.mark.parametrize(
+  "fsdp", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_memory_without_giving_overlap_away(devices, fsdp):
   step = _small(devices, fsdp=fsdp)
   plan = _plan(step)
@@ -98,22 +111,7 @@ def test_memory_without_giving_overlap_away(devices, fsdp):
   assert abs(plan.model_error) < 1e-4 * plan.temp_bytes
   assert "exposed" in str(plan) and "XLA's own" in str(plan)
   assert jaxmem.Plan.from_json(plan.to_json()) == plan
-
-
-def test_what_xla_makes_synchronous_is_foreseen(devices):
-  step = _small(devices, fsdp=True)
-  plan = _plan(step)
-  jitted = jaxmem.jit(step.fun, **_KEYWORDS)
-  compiled = jitted.lower(*step.args).compile()
-  assert compiled.memory_analysis().temp_size_in_bytes == plan.temp_bytes
-  text = compiled.as_text()
-  entry = text[text.index("\nENTRY") :]
-  counted = {
-    flag: len(re.findall(rf'"is_sync":{flag}', entry))
-    for flag in ("true", "false")
-  }
-  assert plan.communication is not None
-  assert counted["true"] == plan.communication.num_synchronous
+  _check_what_xla_makes(step, plan)
 
 
 @pytest.mark.slow

@@ -88,6 +88,7 @@ class ModelTest(parameterized.TestCase):
       },
     )
 
+  @pytest.mark.slow
   def test_forms_and_policies_compute_the_same(self):
     plain = llama.build(_SHAPE, "unrolled")
     params, opt_state, *batch = _arguments(plain)
@@ -137,6 +138,7 @@ class RowsTest(absltest.TestCase):
     text = llama_report.text_of(rows)
     self.assertIn(f"2 layers, {form}, `--xla_remat=false`", text)
 
+  @pytest.mark.slow
   def test_scanned_plans_keep_the_bytes_of_policies(self):
     self._check("scanned")
 
