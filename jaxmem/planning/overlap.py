@@ -18,6 +18,7 @@ from jaxmem_hlo.module import Module
 from jaxmem import cost
 from jaxmem.cost import Device
 from jaxmem.graph import ComputationGraph, from_hlo
+from jaxmem.options import Options
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.late_kernels import fill_waits
 from jaxmem.planning.overlapped_program import Program, Transfer
@@ -81,7 +82,7 @@ def hide_transfers(
 
 
 def hide_planned_transfers(
-  planned: PlannedModule[ModulePlan], device: Device, max_slowdown: float
+  planned: PlannedModule[ModulePlan], device: Device, options: Options
 ) -> PlannedModule[ModulePlan]:
   """Returns a plan that is not slower than XLA's own order.
 
@@ -92,7 +93,8 @@ def hide_planned_transfers(
   Args:
     planned: A plan that minds only bytes.
     device: The device planned for.
-    max_slowdown: By what share of XLA's time the plan may be slower.
+    options: How much slower than XLA's own order it may be, and what it must
+      save to be taken.
   """
   if not cost.has_transfers(planned.module):
     return planned
@@ -102,19 +104,25 @@ def hide_planned_transfers(
     room = max(decision.baseline_bytes, decision.planned_bytes)
     hidden = hide_transfers(planned.module, device, room)
     return planned if hidden is None else _with(planned, hidden)
-  slowest_s = own.seconds * (1.0 + max_slowdown) * _ROUNDING
+  slowest_s = own.seconds * (1.0 + options.max_slowdown) * _ROUNDING
   if cost.step_time(planned.module, rates).seconds <= slowest_s:
     return planned
-  fewest = _fewest_bytes(planned, device, slowest_s)
-  if fewest is not None and fewest.temp_bytes < decision.baseline_bytes:
-    return _with(planned, fewest)
-  return PlannedModule.of(planned.given, decision.as_given())
+  enough = decision.baseline_bytes * (1.0 - options.min_gain)
+  as_given = PlannedModule.of(planned.given, decision.as_given())
+  for base in (planned, as_given):
+    fewest = _fewest_bytes(base, device, slowest_s)
+    if fewest is not None and fewest.temp_bytes <= enough:
+      return _with(base, fewest)
+  return as_given
 
 
 def _fewest_bytes(
   planned: PlannedModule[ModulePlan], device: Device, slowest_s: float
 ) -> Overlapped | None:
-  """Finds the order with the fewest bytes that is fast enough."""
+  """Finds the order with the fewest bytes that is fast enough.
+
+  It differs from that of a plan only where something else would be waited for.
+  """
   orders = _Orders(planned.module, device)
   tight = [orders.walked(limit, slowest_s) for limit in orders.tight_limits()]
   fitting = [found for found in tight if found is not None]
@@ -132,13 +140,13 @@ def _with(
 ) -> PlannedModule[ModulePlan]:
   """Returns a plan with another order of the entry."""
   decision = planned.decision
-  is_larger = hidden.temp_bytes > decision.planned_bytes
+  is_as_small = hidden.temp_bytes == decision.planned_bytes
   entry_id = planned.given.entry.id
   decision = dataclasses.replace(
     decision,
     orders={**decision.orders, entry_id: hidden.order},
     planned_bytes=hidden.temp_bytes,
-    status="feasible" if is_larger else decision.status,
+    status=decision.status if is_as_small else "feasible",
   )
   return PlannedModule(
     given=planned.given, module=hidden.module, decision=decision

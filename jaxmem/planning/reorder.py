@@ -61,7 +61,7 @@ def plan_module(
     decision = _decide(module, device.platform, options, proves)
     planned = PlannedModule.of(module, decision)
     if hides_transfers:
-      planned = hide_planned_transfers(planned, device, options.max_slowdown)
+      planned = hide_planned_transfers(planned, device, options)
     if options.verify:
       verify_module(planned.model)
     return planned
