@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from absl.testing import absltest, flagsaver, parameterized
+from absl.testing import absltest, parameterized
 
 if importlib.util.find_spec("optax") is None and not os.environ.get("CI"):
   raise unittest.SkipTest("optax is not installed; see .[test].")
@@ -18,8 +18,8 @@ if importlib.util.find_spec("optax") is None and not os.environ.get("CI"):
 
 from benchmarks import (
   llama,
-  llama_benchmark,
   llama_report,
+  llama_rows,
 )
 from jaxmem import targets
 
@@ -117,14 +117,16 @@ class ModelTest(parameterized.TestCase):
 class RowsTest(absltest.TestCase):
   def _check(self, form):
     # XLA's compiler for the CPU takes a fraction of that for a GPU.
-    with flagsaver.as_parsed(
-      rows=["full"],
+    asked = llama_rows.Asked(
+      shape=_SHAPE,
+      form=form,
+      policies=["full"],
       target="cpu",
       effort="fast",
       attention="xla",
-      xla_remat="false",
-    ):
-      rows = json.loads(json.dumps([*llama_benchmark.rows(_SHAPE, form)]))
+      has_xla_remat=False,
+    )
+    rows = json.loads(json.dumps([*llama_rows.rows(asked)]))
     plain, unlimited, policy, plan = rows
     self.assertEqual(
       [row["kind"] for row in rows], ["jit", "jaxmem", "policy", "jaxmem"]
