@@ -64,23 +64,36 @@ def _waits(program: Program, order: Sequence[int]) -> dict[int, float]:
 def _fill(
   program: Program, order: list[int], done: int, wait_s: float, limit: int
 ) -> list[int]:
-  """Moves kernels from before a transfer's start to before its done."""
+  """Moves kernels from before a transfer's start to before its done.
+
+  The last ones that nothing before the done needs, and as many of them as the
+  wait is long, or as the limit allows.
+  """
+  moved = _movable(program, order, done, wait_s)
+  while moved:
+    late = set(moved)
+    changed = [node for node in order if node not in late]
+    at = changed.index(done)
+    changed[at:at] = reversed(moved)
+    if liveness.peak_bytes(program.graph, changed) <= limit:
+      return changed
+    moved = moved[: len(moved) // 2]
+  return order
+
+
+def _movable(
+  program: Program, order: Sequence[int], done: int, wait_s: float
+) -> list[int]:
+  """Returns kernels that could run later, the last one first."""
   at = {node: step for step, node in enumerate(order)}
   start = program.transfers[program.of_node[done]].start
-  num_tried = 0
+  found: list[int] = []
   for node in reversed(order[: at[start]]):
-    if wait_s <= 0 or num_tried >= _TUNING.num_looked_at:
+    if wait_s <= 0:
       break
-    if node in program.of_node or not program.seconds[node]:
-      continue
     users = program.graph.successors[node]
-    if any(at[user] < at[done] for user in users):
-      continue
-    num_tried += 1
-    changed = [n for n in order if n != node]
-    changed.insert(changed.index(done), node)
-    if liveness.peak_bytes(program.graph, changed) <= limit:
-      order = changed
-      at = {node: step for step, node in enumerate(order)}
+    is_kernel = node not in program.of_node and program.seconds[node] > 0
+    if is_kernel and all(at[user] > at[done] for user in users):
+      found.append(node)
       wait_s -= program.seconds[node]
-  return order
+  return found

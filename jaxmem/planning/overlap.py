@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
@@ -72,7 +72,7 @@ def hide_transfers(
   least_s = given.seconds
   for _ in range(_TUNING.num_limits):
     excess = 0
-    found = orders.walked(limit, least_s)
+    found = orders.fastest(limit, least_s)
     if found is not None:
       excess = max(0, found.temp_bytes - room_bytes)
       if not excess:
@@ -124,12 +124,12 @@ def _fewest_bytes(
   It differs from that of a plan only where something else would be waited for.
   """
   orders = _Orders(planned.module, device)
-  tight = [orders.walked(limit, slowest_s) for limit in orders.tight_limits()]
+  tight = [orders.fast(limit, slowest_s) for limit in orders.tight_limits()]
   fitting = [found for found in tight if found is not None]
   if fitting:
     return min(fitting, key=lambda found: found.temp_bytes)
   for limit in orders.loose_limits(planned.decision.baseline_bytes):
-    found = orders.walked(limit, slowest_s)
+    found = orders.fast(limit, slowest_s)
     if found is not None:
       return found
   return None
@@ -192,10 +192,29 @@ class _Orders:
     for step in range(1, _TUNING.num_limits + 1):
       yield int(low * math.pow(ratio, step / _TUNING.num_limits))
 
-  def walked(self, limit_bytes: int, slowest_s: float) -> Overlapped | None:
-    """Returns the order for a limit of live bytes, if it is fast enough."""
+  def fast(self, limit_bytes: int, slowest_s: float) -> Overlapped | None:
+    """Returns an order for a limit of live bytes, if one is fast enough.
+
+    Kernels run later only where that is needed, as it takes memory.
+    """
+    nodes = walk(self._program, limit_bytes)
+    found = self._timed(nodes, slowest_s)
+    if found is None:
+      nodes = fill_waits(self._program, nodes, limit_bytes)
+      found = self._timed(nodes, slowest_s)
+    return found
+
+  def fastest(self, limit_bytes: int, slowest_s: float) -> Overlapped | None:
+    """Returns the fastest order that is found for a limit of live bytes.
+
+    None if it is not fast enough.
+    """
     nodes = walk(self._program, limit_bytes)
     nodes = fill_waits(self._program, nodes, limit_bytes)
+    return self._timed(nodes, slowest_s)
+
+  def _timed(self, nodes: Sequence[int], slowest_s: float) -> Overlapped | None:
+    """Returns an order with its bytes, if it is fast enough."""
     order = tuple(self._entry.schedule(nodes))
     changed = self._module.with_schedules({self._module.entry.id: order})
     seconds = cost.step_time(changed, self._device.rates).seconds
