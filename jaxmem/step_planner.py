@@ -38,15 +38,16 @@ from jaxmem.planning import (
 )
 from jaxmem.report import (
   Budget,
-  Communication,
   Frontier,
   HostTraffic,
   LimitShare,
   Plan,
   Progress,
   Status,
+  communication_of,
   donation,
   layout,
+  replicated,
   signature,
 )
 from jaxmem.version import __version__
@@ -126,7 +127,10 @@ class StepPlanner:
       planned=planned,
     )
     advice = donation.advise(planned.given, signed)
-    return _result(program, baseline, compiled, budget, advice, seconds)
+    return _result(
+      *(program, baseline, compiled, budget, advice, seconds),
+      arguments=(args, kwargs),
+    )
 
   def smallest_bytes(self, args: tuple[Any, ...]) -> int:
     """Returns the bytes of the smallest program that is found for the step.
@@ -304,6 +308,7 @@ def _result(
   budget: Budget | None,
   advice: tuple[donation.DonationAdvice, ...],
   compile_s: float,
+  arguments: Any,
 ) -> Plan:
   planned = program.planned
   decision = planned.decision
@@ -315,6 +320,7 @@ def _result(
     and memory.temp_size_in_bytes == decision.planned_bytes
   )
   before = AssignmentModel(planned.given, decision.platform).assign()
+  rates = program.request.device(decision.platform).rates
   return Plan(
     name=program.name,
     target=program.target,
@@ -343,11 +349,10 @@ def _result(
       "jaxmem": __version__,
     },
     budget=budget,
-    host=_host(planned, memory, program.request),
-    communication=_communication(planned.module, planned, program.request),
-    baseline_communication=_communication(
-      planned.given, planned, program.request
-    ),
+    host=_host(planned, memory, rates),
+    communication=communication_of(planned.module, rates),
+    baseline_communication=communication_of(planned.given, rates),
+    replicated=replicated(arguments),
     order=tuple(
       i.name for i in planned.module.schedule(planned.module.entry.id)
     ),
@@ -387,27 +392,10 @@ def _status(decision: Decision, *, is_exact: bool) -> Status:
   return status
 
 
-def _communication(
-  module: Module, planned: PlannedModule[Decision], request: Request
-) -> Communication | None:
-  rates = request.device(planned.decision.platform).rates
-  run = cost.step_time(module, rates)
-  if not run.collective_s:
-    return None
-  return Communication(
-    step_s=run.seconds,
-    seconds=run.collective_s,
-    exposed_s=run.exposed_s,
-    num_asynchronous=run.num_asynchronous,
-    num_synchronous=run.num_synchronous,
-  )
-
-
 def _host(
-  planned: PlannedModule[Decision], memory: Any, request: Request
+  planned: PlannedModule[Decision], memory: Any, rates: cost.Rates
 ) -> HostTraffic | None:
   argument_bytes = memory.host_argument_size_in_bytes
-  rates = request.device(planned.decision.platform).rates
   run = cost.step_time(planned.module, rates)
   if not (argument_bytes or run.to_host_bytes or run.from_host_bytes):
     return None

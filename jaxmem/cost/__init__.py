@@ -1,6 +1,7 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
 from jaxmem.cost import copies
+from jaxmem.cost.collectives import collective_seconds, moved_bytes
 from jaxmem.cost.links import Links
 from jaxmem.cost.rates import (
   CPU,
@@ -32,11 +33,13 @@ __all__ = [
   "StepTime",
   "TrafficCounter",
   "array_bytes",
+  "collective_seconds",
   "copies",
   "device_for",
   "for_target",
   "has_transfers",
   "instruction_seconds",
+  "moved_bytes",
   "step_time",
   "transfer",
   "trip_count",

@@ -1,11 +1,17 @@
 """Reports of a plan: what was saved, how far from the bound, and why."""
 
 from jaxmem.report import donation, layout, signature
+from jaxmem.report.communication import (
+  Communication,
+  Exchange,
+  Replicated,
+  communication_of,
+  replicated,
+)
 from jaxmem.report.frontier import Frontier, Point
 from jaxmem.report.plan import Plan, PlannedProgram
 from jaxmem.report.plan_data import (
   Budget,
-  Communication,
   HostTraffic,
   LimitShare,
   Status,
@@ -18,6 +24,7 @@ from jaxmem.report.timeline import Table
 __all__ = [
   "Budget",
   "Communication",
+  "Exchange",
   "Frontier",
   "HostTraffic",
   "LimitShare",
@@ -25,11 +32,14 @@ __all__ = [
   "PlannedProgram",
   "Point",
   "Progress",
+  "Replicated",
   "Status",
   "Table",
+  "communication_of",
   "donation",
   "layout",
   "plan_html",
   "read_fields",
+  "replicated",
   "signature",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from jaxmem.report.communication import Communication, Replicated
 from jaxmem.report.donation import DonationAdvice
 from jaxmem.report.layout import Layout
 
@@ -28,31 +29,6 @@ class HostTraffic:
   from_host_bytes: int
   step_s: float
   waiting_s: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Communication:
-  """What a schedule exchanges with other devices. Seconds are estimates.
-
-  Attributes:
-    step_s: Of the step.
-    seconds: Of all collectives, hidden behind kernels or not.
-    exposed_s: Of these, while nothing else runs.
-    num_asynchronous: Collectives that run beside kernels.
-    num_synchronous: Those that XLA runs like kernels, since nothing stands
-      between their start and their end, or since they have no start.
-  """
-
-  step_s: float
-  seconds: float
-  exposed_s: float
-  num_asynchronous: int
-  num_synchronous: int
-
-  @property
-  def hidden_s(self) -> float:
-    """Seconds of collectives beside which kernels run."""
-    return self.seconds - self.exposed_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +126,7 @@ class PlanData:
     host: What is in the host's memory; None if nothing is.
     communication: Of the planned schedule; None if there is none.
     baseline_communication: Of XLA's own schedule.
+    replicated: Large arguments that every device has all of.
     order: Names of the entry's instructions in execution order.
     donation: What donating each array does, or could do.
     before: The buffers under XLA's own order.
@@ -180,6 +157,7 @@ class PlanData:
   host: HostTraffic | None
   communication: Communication | None
   baseline_communication: Communication | None
+  replicated: tuple[Replicated, ...]
   order: tuple[str, ...]
   donation: tuple[DonationAdvice, ...]
   before: Layout

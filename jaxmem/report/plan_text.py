@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Sequence
 
 from jaxmem import units
+from jaxmem.report.communication import communication_lines, replicated_lines
 from jaxmem.report.donation import donation_lines
 from jaxmem.report.layout import PlannedBuffer
 from jaxmem.report.plan_data import (
   Budget,
-  Communication,
   HostTraffic,
   LimitShare,
   PlanData,
@@ -38,12 +38,11 @@ def summary(plan: PlanData) -> str:
     lines.append(f"  byte limit    {_budget_line(plan.budget)}")
   if plan.host is not None:
     lines.append(f"  on the host   {_host_line(plan.host)}")
-  for label, run in (
-    ("communication", plan.communication),
-    ("  XLA's own", plan.baseline_communication),
-  ):
-    if run is not None:
-      lines.append(f"  {label:14}{_communication_line(run)}")
+  exchanged = communication_lines(
+    plan.communication, plan.baseline_communication
+  )
+  for label, line in [*exchanged, *replicated_lines(plan.replicated)]:
+    lines.append(f"  {label:14}{line}")
   arena = plan.after
   fragmentation = units.format_bytes(arena.fragmentation_bytes)
   lines.append(
@@ -67,14 +66,9 @@ def summary(plan: PlanData) -> str:
 
 def facts(plan: PlanData) -> list[tuple[str, str]]:
   """Returns what the page of a plan says above the picture."""
-  exchanged = [
-    (label, _communication_line(run))
-    for label, run in (
-      ("Communication", plan.communication),
-      ("XLA's communication", plan.baseline_communication),
-    )
-    if run is not None
-  ]
+  exchanged = communication_lines(
+    plan.communication, plan.baseline_communication
+  )
   return [
     ("Status", plan.status),
     ("XLA's temporaries", units.format_bytes(plan.baseline_temp_bytes)),
@@ -83,7 +77,7 @@ def facts(plan: PlanData) -> list[tuple[str, str]]:
     ("Whole program", units.format_bytes(plan.total_bytes)),
     ("Instructions", str(plan.num_instructions)),
     ("Copies removed", str(plan.num_removed_copies)),
-    *exchanged,
+    *((label.strip().capitalize(), line) for label, line in exchanged[:2]),
     ("jax", plan.versions.get("jax", "")),
   ]
 
@@ -126,15 +120,6 @@ def _host_line(host: HostTraffic) -> str:
     f"{argument} of arguments; {inward} come in and {outward} go out, for which"
     f" the device waits {1e3 * host.waiting_s:.2f} of {1e3 * host.step_s:.2f}"
     " ms by estimate"
-  )
-
-
-def _communication_line(run: Communication) -> str:
-  return (
-    f"{1e3 * run.seconds:.2f} ms, {1e3 * run.hidden_s:.2f} hidden and"
-    f" {1e3 * run.exposed_s:.2f} exposed, of {1e3 * run.step_s:.2f} ms by"
-    f" estimate; {run.num_asynchronous} asynchronous, {run.num_synchronous}"
-    " synchronous"
   )
 
 
