@@ -44,6 +44,7 @@ class Program:
     graph: The graph.
     seconds: Of each node.
     transfers: The transfers, what is needed first at the front.
+    of_link: For each link, the numbers of its transfers.
     of_node: The number of the transfer that a node starts or ends.
     live: Bytes live at each step of the order that is given.
     before: Bytes live before each step.
@@ -73,6 +74,9 @@ class Program:
     self.transfers = sorted(transfers, key=lambda t: (needed_s[t], t.start))
     self.needed_at = [users[t] for t in self.transfers]
     self.takes_memory = [takes[t] for t in self.transfers]
+    self.of_link: dict[Link, list[int]] = {}
+    for number, each in enumerate(self.transfers):
+      self.of_link.setdefault(each.link, []).append(number)
     self.of_node: dict[int, int] = {}
     for number, each in enumerate(self.transfers):
       self.of_node |= {each.start: number, each.done: number}
@@ -102,9 +106,12 @@ class Program:
     depends, as the update of a parameter, may run as much later as it takes.
     """
     needed_s = float(self._elapsed_s[user])
-    if user == self.graph.num_nodes or takes:
+    if takes:
       return needed_s
     later_s = _TUNING.lead * transfer.seconds
+    if user == self.graph.num_nodes:
+      # Nobody waits for it: it goes when it can.
+      return float(self._elapsed_s[transfer.done]) + later_s
     slack_s = float(self._elapsed_s[-1]) - needed_s - self._rest_s[user]
     return needed_s + later_s if slack_s >= later_s else needed_s
 

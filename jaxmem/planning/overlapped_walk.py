@@ -46,7 +46,7 @@ class _Walk:
     # Without what was waited for.
     self._worked_s = 0.0
     self._free_at: dict[Link, float] = {}
-    self._first_pending = 0
+    self._first_pending = dict.fromkeys(program.of_link, 0)
     # When each transfer under way is done, in the order in which they began.
     self._done_at: dict[int, float] = {}
     # How many nodes each node still waits for, dones not counted.
@@ -123,20 +123,22 @@ class _Walk:
 
   def _look_ahead(self, kernel: int) -> None:
     """Starts what is needed next on links that are about to be idle."""
-    ahead_s = self._program.seconds[kernel]
-    passed: dict[Link, int] = {}
-    for number in self._pending():
-      each = self._program.transfers[number]
-      is_early = self._program.takes_memory[number] and (
-        self._program.begin_by[number] > self._worked_s + ahead_s
-      )
-      is_busy = self._free_at.get(each.link, 0.0) >= self._now + ahead_s
-      if is_early or is_busy:
-        continue
-      if passed.get(each.link, 0) > _TUNING.num_passed_over:
-        continue
-      if not self._begin_early(number):
-        passed[each.link] = passed.get(each.link, 0) + 1
+    for link, numbers in self._program.of_link.items():
+      takes = any(self._program.takes_memory[n] for n in numbers)
+      num_passed = 0
+      for number in self._pending(link):
+        ahead_s = self._program.seconds[kernel]
+        is_early = self._program.takes_memory[number] and (
+          self._program.begin_by[number] > self._worked_s + ahead_s
+        )
+        # Where all make memory free, none can come before its turn.
+        is_busy = takes and (
+          self._free_at.get(link, 0.0) >= self._now + ahead_s
+        )
+        if is_busy or num_passed > _TUNING.num_passed_over:
+          break
+        if not is_early and not self._begin_early(number):
+          num_passed += 1
 
   def _begin_early(self, number: int) -> bool:
     """Starts a transfer if nothing has to be waited for, and there is room."""
@@ -151,15 +153,16 @@ class _Walk:
     self._require(number)
     return True
 
-  def _pending(self) -> list[int]:
+  def _pending(self, link: Link) -> list[int]:
     """Transfers that may be started soon, what is needed first at the front."""
+    numbers, first = self._program.of_link[link], self._first_pending[link]
     transfers = self._program.transfers
     while (
-      self._first_pending < len(transfers)
-      and self._has_run[transfers[self._first_pending].start]
+      first < len(numbers) and (self._has_run[transfers[numbers[first]].start])
     ):
-      self._first_pending += 1
-    soon = range(self._first_pending, len(transfers))[: _TUNING.num_looked_at]
+      first += 1
+    self._first_pending[link] = first
+    soon = numbers[first : first + _TUNING.num_looked_at]
     return [n for n in soon if not self._has_run[transfers[n].start]]
 
   def _needed_kernels(self, start: int) -> list[int] | None:
