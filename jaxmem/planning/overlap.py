@@ -38,12 +38,14 @@ class Overlapped:
     order: Ids of the entry's instructions in execution order.
     temp_bytes: Predicted temporaries.
     seconds: Estimated, of a run.
+    num_synchronous: Collectives that run beside nothing.
     module: The module with that order.
   """
 
   order: tuple[int, ...]
   temp_bytes: int
   seconds: float
+  num_synchronous: int
   module: Module
 
 
@@ -110,26 +112,37 @@ def hide_planned_transfers(
   enough = decision.baseline_bytes * (1.0 - options.min_gain)
   as_given = PlannedModule.of(planned.given, decision.as_given())
   for base in (planned, as_given):
-    fewest = _fewest_bytes(base, device, slowest_s)
+    fewest = _fewest_bytes(base, device, slowest_s, own.num_synchronous)
     if fewest is not None and fewest.temp_bytes <= enough:
       return _with(base, fewest)
   return as_given
 
 
 def _fewest_bytes(
-  planned: PlannedModule[ModulePlan], device: Device, slowest_s: float
+  planned: PlannedModule[ModulePlan],
+  device: Device,
+  slowest_s: float,
+  num_synchronous: int,
 ) -> Overlapped | None:
   """Finds the order with the fewest bytes that is fast enough.
 
   It differs from that of a plan only where something else would be waited for.
+  Orders with no more synchronous collectives than are given come before others:
+  how well they hide depends less on estimates.
   """
   orders = _Orders(planned.module, device)
-  tight = [orders.fast(limit, slowest_s) for limit in orders.tight_limits()]
+  tight = [
+    orders.fast(limit, slowest_s, num_synchronous)
+    for limit in orders.tight_limits()
+  ]
   fitting = [found for found in tight if found is not None]
   if fitting:
-    return min(fitting, key=lambda found: found.temp_bytes)
+    return min(
+      fitting,
+      key=lambda f: (f.num_synchronous > num_synchronous, f.temp_bytes),
+    )
   for limit in orders.loose_limits(planned.decision.baseline_bytes):
-    found = orders.fast(limit, slowest_s)
+    found = orders.fast(limit, slowest_s, num_synchronous)
     if found is not None:
       return found
   return None
@@ -192,17 +205,23 @@ class _Orders:
     for step in range(1, _TUNING.num_limits + 1):
       yield int(low * math.pow(ratio, step / _TUNING.num_limits))
 
-  def fast(self, limit_bytes: int, slowest_s: float) -> Overlapped | None:
+  def fast(
+    self, limit_bytes: int, slowest_s: float, num_synchronous: int
+  ) -> Overlapped | None:
     """Returns an order for a limit of live bytes, if one is fast enough.
 
-    Kernels run later only where that is needed, as it takes memory.
+    Kernels run later only where that is needed, as it takes memory: to be fast
+    enough, or to leave no more collectives synchronous than are given.
     """
     nodes = walk(self._program, limit_bytes)
     found = self._timed(nodes, slowest_s)
-    if found is None:
-      nodes = fill_waits(self._program, nodes, limit_bytes)
-      found = self._timed(nodes, slowest_s)
-    return found
+    if found is not None and found.num_synchronous <= num_synchronous:
+      return found
+    nodes = fill_waits(self._program, nodes, limit_bytes)
+    filled = self._timed(nodes, slowest_s)
+    if filled is None or found is None:
+      return filled or found
+    return min(filled, found, key=lambda f: f.num_synchronous)
 
   def fastest(self, limit_bytes: int, slowest_s: float) -> Overlapped | None:
     """Returns the fastest order that is found for a limit of live bytes.
@@ -217,14 +236,15 @@ class _Orders:
     """Returns an order with its bytes, if it is fast enough."""
     order = tuple(self._entry.schedule(nodes))
     changed = self._module.with_schedules({self._module.entry.id: order})
-    seconds = cost.step_time(changed, self._device.rates).seconds
-    if seconds > slowest_s:
+    run = cost.step_time(changed, self._device.rates)
+    if run.seconds > slowest_s:
       return None
     model = AssignmentModel(changed, self._device.platform, self._model)
     return Overlapped(
       order=order,
       temp_bytes=model.temp_bytes(),
-      seconds=seconds,
+      seconds=run.seconds,
+      num_synchronous=run.num_synchronous,
       module=changed,
     )
 
