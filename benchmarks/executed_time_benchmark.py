@@ -24,10 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
-from jaxmem_hlo.module import Module
 
 import jaxmem
-from benchmarks import held_out
+from benchmarks import compiled_programs, held_out
 from benchmarks.paired import Runner, cpu_seconds, medians, ratios, run_round
 from benchmarks.row_output import emit_row, versions
 from jaxmem import cost, targets
@@ -106,16 +105,10 @@ def _compile(
 def _facts(compiled: jax.stages.Compiled) -> Row:
   """Returns a program's bytes, and the seconds expected of it."""
   memory: Any = compiled.memory_analysis()
-  executable = compiled.runtime_executable()
-  assert executable is not None, "XLA:CPU keeps its modules."
-  scheduled = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-  module = Module.from_bytes(scheduled)
+  module = compiled_programs.final_module(compiled)
   rates = cost.for_target(targets.get("cpu"))
   return {
-    "total_bytes": memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-    + memory.temp_size_in_bytes,
+    "total_bytes": compiled_programs.total_bytes(memory),
     "temp_bytes": memory.temp_size_in_bytes,
     "num_instructions": len(module.entry.instructions),
     "estimated_s": cost.step_time(module, rates).seconds,

@@ -17,7 +17,7 @@ from absl import app, flags
 from flax import linen as nn
 
 import jaxmem
-from benchmarks import zoo
+from benchmarks import compiled_programs, zoo
 from benchmarks.paired import (
   Runner,
   cpu_seconds,
@@ -100,11 +100,7 @@ def _ways() -> Iterator[_Way]:
     jitted = jax.jit(by_hand.function, **step.jit_kwargs)
     compiled = jitted.lower(*by_hand.args).compile()
     yield from _both_ways(name, compiled, by_hand)
-  rest_bytes = (
-    memory.argument_size_in_bytes
-    + memory.output_size_in_bytes
-    - memory.alias_size_in_bytes
-  )
+  rest_bytes = compiled_programs.fixed_bytes(memory)
   limits: dict[str, int | None] = {"jaxmem": None}
   for share in map(float, _SHARES.value):
     temp_bytes = int(share * memory.temp_size_in_bytes)

@@ -11,10 +11,9 @@ from unittest import mock
 
 import jax
 from jaxmem_hlo.assignment import AssignmentModel
-from jaxmem_hlo.module import Module
 
 import jaxmem
-from benchmarks import llama
+from benchmarks import compiled_programs, llama
 from benchmarks.row_output import versions
 from jaxmem import cost, targets
 from jaxmem.compiler import ScheduleCapture, TracedStep
@@ -161,16 +160,10 @@ class _Measured:
   def _facts(self, compiled: jax.stages.Compiled) -> Row:
     """Returns a program's bytes, and the seconds expected of it."""
     memory: Any = compiled.memory_analysis()
-    executable = compiled.runtime_executable()
-    assert executable is not None, "XLA shows what it compiled."
-    proto = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-    module = Module.from_bytes(proto)
+    module = compiled_programs.final_module(compiled)
     run = cost.step_time(module, self._rates)
     return {
-      "total_bytes": memory.argument_size_in_bytes
-      + memory.output_size_in_bytes
-      - memory.alias_size_in_bytes
-      + memory.temp_size_in_bytes,
+      "total_bytes": compiled_programs.total_bytes(memory),
       "temp_bytes": memory.temp_size_in_bytes,
       "host_temp_bytes": memory.host_temp_size_in_bytes,
       "num_instructions": sum(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import warnings
@@ -128,15 +129,12 @@ def plan(
   """
   _check_callable(fun)
   device, group = targets.planned_on(target, (args, kwargs))
-  limit_bytes, share = None, None
+  request = Request(options=Options.of(options), target=device, group=group)
+  share = None
   if memory_limit is not None:
     limit = MemoryLimit.of(memory_limit)
-    described = device or (group.target if group else None)
-    limit_bytes, share = limit.planned_for(described, (args, kwargs))
-  asked = Options.of(options)
-  request = Request(
-    options=asked, limit_bytes=limit_bytes, target=device, group=group
-  )
+    limit_bytes, share = limit.planned_for(request.described, (args, kwargs))
+    request = dataclasses.replace(request, limit_bytes=limit_bytes)
   jit_kwargs = {k: v for k, v in kwargs.items() if k in _JIT_KEYWORDS}
   _check_not_jitted(fun, jit_kwargs)
   call_kwargs = {k: v for k, v in kwargs.items() if k not in _JIT_KEYWORDS}

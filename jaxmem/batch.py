@@ -83,14 +83,9 @@ def max_batch(
   first = _made(step_factory, start)
   device, group = targets.planned_on(target, first[1])
   written = MemoryLimit.of("90%" if limit is None else limit, name="limit")
-  described = device or (group.target if group else None)
-  limit_bytes, share = written.planned_for(described)
-  request = Request(
-    options=Options.of(options),
-    limit_bytes=limit_bytes,
-    target=device,
-    group=group,
-  )
+  request = Request(options=Options.of(options), target=device, group=group)
+  limit_bytes, share = written.planned_for(request.described)
+  request = dataclasses.replace(request, limit_bytes=limit_bytes)
   search = _BatchSearch(step_factory, request, share, multiple_of)
   search.made[start] = first
   batch = search.run(start)

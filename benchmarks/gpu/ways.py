@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import jaxmem
-from benchmarks import zoo
+from benchmarks import compiled_programs, zoo
 from benchmarks.gpu.case import Row
 from benchmarks.paired import Runner, median_interval
 
@@ -59,12 +59,7 @@ class Way:
   @property
   def fixed_bytes(self) -> int:
     """Device bytes of arguments and outputs, shared ones once."""
-    memory = self.memory
-    return (
-      memory.argument_size_in_bytes
-      + memory.output_size_in_bytes
-      - memory.alias_size_in_bytes
-    )
+    return compiled_programs.fixed_bytes(self.memory)
 
   @property
   def total_bytes(self) -> int:

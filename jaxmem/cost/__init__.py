@@ -1,6 +1,5 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
-from jaxmem.cost import copies
 from jaxmem.cost.collectives import collective_seconds, moved_bytes
 from jaxmem.cost.links import Links
 from jaxmem.cost.rates import (
@@ -15,10 +14,11 @@ from jaxmem.cost.rates import (
 from jaxmem.cost.roofline import instruction_seconds
 from jaxmem.cost.schedule_time import (
   Link,
+  LinkClock,
+  ScheduleTimer,
   StepTime,
   has_transfers,
   step_time,
-  transfer,
 )
 from jaxmem.cost.traffic import TrafficCounter, array_bytes, trip_count
 
@@ -27,20 +27,20 @@ __all__ = [
   "DATA_SHEETS",
   "Device",
   "Link",
+  "LinkClock",
   "Links",
   "Precision",
   "Rates",
+  "ScheduleTimer",
   "StepTime",
   "TrafficCounter",
   "array_bytes",
   "collective_seconds",
-  "copies",
   "device_for",
   "for_target",
   "has_transfers",
   "instruction_seconds",
   "moved_bytes",
   "step_time",
-  "transfer",
   "trip_count",
 ]

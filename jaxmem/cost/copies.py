@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from jaxmem_hlo.module import Instruction
+from jaxmem_hlo.module import HOST_MEMORY_SPACE, Instruction
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.cost.rates import Rates
 from jaxmem.cost.traffic import array_bytes
-
-# XLA's number for the host's memory.
-_HOST_SPACE = 5
 
 
 def direction(instruction: Instruction) -> bool | None:
@@ -26,7 +23,7 @@ def direction(instruction: Instruction) -> bool | None:
   if instruction.opcode != "async-start":
     return None
   given, result = instruction.shape.tuple_shapes[:2]
-  if result.layout.memory_space == _HOST_SPACE:
+  if result.layout.memory_space == HOST_MEMORY_SPACE:
     return True
   is_fetch = any(_is_on_host(part) for part in given.tuple_shapes)
   return False if is_fetch else None
@@ -44,7 +41,7 @@ def copied_bytes(start: Instruction) -> int:
 
 
 def _is_on_host(shape: hlo_pb2.Shape) -> bool:
-  return shape.layout.memory_space == _HOST_SPACE
+  return shape.layout.memory_space == HOST_MEMORY_SPACE
 
 
 def copy_seconds(size_bytes: int, to_host: bool, rates: Rates) -> float:

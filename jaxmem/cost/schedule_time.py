@@ -9,7 +9,8 @@ for it. A collective whose done follows its start at once hides nothing.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from jaxmem_hlo.module import (
   Instruction,
@@ -52,36 +53,13 @@ class StepTime:
   num_asynchronous: int = 0
   num_synchronous: int = 0
 
-  def plus(self, other: StepTime, times: int = 1) -> StepTime:
-    """Returns the estimates of this and, after it, another program.
-
-    Args:
-      other: The other one.
-      times: How often that runs.
-    """
-    return StepTime(
-      **{
-        field.name: getattr(self, field.name)
-        + times * getattr(other, field.name)
-        for field in dataclasses.fields(self)
-      }
-    )
-
 
 def step_time(module: Module, rates: Rates) -> StepTime:
-  """Estimates when a scheduled module runs and waits.
-
-  Loops and calls that exchange anything run and wait by their own schedules,
-  and begin and end with idle links.
-
-  Args:
-    module: A scheduled module.
-    rates: Of the device. Copies over a link whose rate is 0 take no time.
-  """
-  return _Simulation(module, rates).of(module.entry.id)
+  """Estimates when a scheduled module runs and waits; see `ScheduleTimer`."""
+  return ScheduleTimer(module, rates).time(module)
 
 
-def transfer(
+def _transfer(
   module: Module, start: Instruction, rates: Rates
 ) -> tuple[Link, float] | None:
   """Returns the link that an instruction uses beside kernels, and how long.
@@ -112,26 +90,78 @@ def has_transfers(module: Module) -> bool:
   )
 
 
-class _Simulation:
+class LinkClock:
+  """When links are idle again, of which each does one thing at a time."""
+
+  def __init__(self):
+    self._free_at: dict[Link, float] = {}
+
+  def free_at(self, link: Link) -> float:
+    """Returns when a link is done with all that it was given."""
+    return self._free_at.get(link, 0.0)
+
+  def begin(self, link: Link, now: float, seconds: float) -> float:
+    """Gives a link more to do; returns when that is done."""
+    self._free_at[link] = max(now, self.free_at(link)) + seconds
+    return self._free_at[link]
+
+
+class ScheduleTimer:
+  """Estimates when schedules of a module run and wait.
+
+  Loops and calls that exchange anything run and wait by their own schedules,
+  and begin and end with idle links.
+
+  Args:
+    module: A scheduled module.
+    rates: Of the device. Copies over a link whose rate is 0 take no time.
+
+  Attributes:
+    seconds: Instruction id -> seconds, as `instruction_seconds` says.
+    transfers: The id of what starts a transfer -> its link, and its seconds.
+  """
+
   def __init__(self, module: Module, rates: Rates):
-    self._module = module
-    self._rates = rates
-    self._seconds = instruction_seconds(module, rates)
+    self.seconds = instruction_seconds(module, rates)
+    self._has_links = rates.links is not None
+    self.transfers: dict[int, tuple[Link, float]] = {}
+    for computation_id in module.scheduled_ids:
+      for instruction in module.by_id[computation_id].instructions:
+        begun = _transfer(module, instruction, rates)
+        if begun is not None:
+          self.transfers[instruction.id] = begun
 
-  def of(self, computation_id: int) -> StepTime:
+  def time(self, module: Module) -> StepTime:
+    """Returns the times of the module, or of one that differs in order only."""
+    return self._of(module, module.entry.id)
+
+  def _of(self, module: Module, computation_id: int) -> StepTime:
     """Runs a computation on idle links."""
-    return _Run(self, self._module, self._rates, self._seconds).through(
-      computation_id
-    )
+    run = _Run(self.transfers, self.seconds)
+    for instruction in module.schedule(computation_id):
+      if instruction.id in self.transfers:
+        run.start(instruction)
+      elif instruction.opcode.endswith("-done"):
+        run.wait(instruction)
+      elif not is_free(instruction):
+        is_collective = self._has_links and (
+          collective_of(module, instruction) is not None
+        )
+        run.compute(
+          instruction, self._called(module, instruction), is_collective
+        )
+    return StepTime(**run.total)
 
-  def called(self, instruction: Instruction) -> StepTime | None:
+  def _called(
+    self, module: Module, instruction: Instruction
+  ) -> StepTime | None:
     """Returns the time of a caller by its callees' schedules.
 
     None if they exchange nothing: then the sum of their instructions will do.
     """
     if instruction.opcode not in _CALLERS:
       return None
-    runs = [self.of(callee) for callee in instruction.callees]
+    runs = [self._of(module, callee) for callee in instruction.callees]
     if not any(
       run.collective_s or run.to_host_bytes or run.from_host_bytes
       for run in runs
@@ -140,53 +170,38 @@ class _Simulation:
     if instruction.opcode == "conditional":
       return max(runs, key=lambda run: run.seconds)
     times = trip_count(instruction) if instruction.opcode == "while" else 1
-    total = StepTime()
-    for run in runs:
-      total = total.plus(run, times)
-    return total
+    names = [field.name for field in dataclasses.fields(StepTime)]
+    return StepTime(
+      **{n: times * sum(getattr(run, n) for run in runs) for n in names}
+    )
 
 
 class _Run:
-  """One run of one computation."""
+  """One run of one computation.
+
+  Attributes:
+    total: The fields of its `StepTime` so far.
+  """
 
   def __init__(
     self,
-    simulation: _Simulation,
-    module: Module,
-    rates: Rates,
-    seconds: dict[int, float],
+    transfers: Mapping[int, tuple[Link, float]],
+    seconds: Mapping[int, float],
   ):
-    self._simulation = simulation
-    self._module = module
-    self._rates = rates
+    self._transfers = transfers
     self._seconds = seconds
-    self._total = StepTime()
-    self._free_at: dict[Link, float] = {}
-    # By the id of its start: the link of what is under way, and when it ends.
-    self._under_way: dict[int, tuple[Link, float]] = {}
+    self.total: dict[str, Any] = dataclasses.asdict(StepTime())
+    self._links = LinkClock()
+    # By the id of its start: when what is under way ends.
+    self._done_at: dict[int, float] = {}
     # Collectives beside which nothing has run yet.
     self._alone: set[int] = set()
 
-  def through(self, computation_id: int) -> StepTime:
-    """Runs the schedule of a computation."""
-    for instruction in self._module.schedule(computation_id):
-      begun = transfer(self._module, instruction, self._rates)
-      if begun is not None:
-        self._start(instruction, *begun)
-      elif instruction.opcode.endswith("-done"):
-        self._wait(instruction)
-      elif not is_free(instruction):
-        self._alone.clear()
-        self._compute(instruction)
-    return self._total
-
-  def _add(self, **more: float) -> None:
-    self._total = self._total.plus(StepTime(**more))  # pyright: ignore
-
-  def _start(self, start: Instruction, link: Link, seconds: float) -> None:
-    begin = max(self._total.seconds, self._free_at.get(link, 0.0))
-    self._free_at[link] = begin + seconds
-    self._under_way[start.id] = link, begin + seconds
+  def start(self, start: Instruction) -> None:
+    """Starts a transfer."""
+    link, seconds = self._transfers[start.id]
+    now = self.total["seconds"]
+    self._done_at[start.id] = self._links.begin(link, now, seconds)
     if link == "collectives":
       self._alone.add(start.id)
       self._add(collective_s=seconds)
@@ -196,27 +211,39 @@ class _Run:
       self._add(from_host_bytes=copied_bytes(start))
     self._add(seconds=self._seconds[start.id])
 
-  def _wait(self, done: Instruction) -> None:
+  def wait(self, done: Instruction) -> None:
+    """Waits for a transfer, if it is one that is under way."""
     start_id = done.operands[0]
-    if start_id not in self._under_way:
+    if start_id not in self._done_at:
       return
-    link, done_at = self._under_way.pop(start_id)
-    waits_s = max(0.0, done_at - self._total.seconds)
+    waits_s = max(0.0, self._done_at.pop(start_id) - self.total["seconds"])
     self._add(seconds=waits_s)
-    if link != "collectives":
+    if self._transfers[start_id][0] != "collectives":
       self._add(waiting_s=waits_s)
     elif start_id in self._alone:
       self._add(exposed_s=waits_s, num_synchronous=1)
     else:
       self._add(exposed_s=waits_s, num_asynchronous=1)
 
-  def _compute(self, instruction: Instruction) -> None:
-    called = self._simulation.called(instruction)
+  def compute(
+    self, instruction: Instruction, called: StepTime | None, is_collective: bool
+  ) -> None:
+    """Runs a kernel.
+
+    Args:
+      instruction: The kernel, or what calls a computation.
+      called: What that takes by its own schedule, if it exchanges anything.
+      is_collective: Whether it is one that has no start.
+    """
+    self._alone.clear()
     if called is not None:
-      self._total = self._total.plus(called)
+      self._add(**dataclasses.asdict(called))
       return
     seconds = self._seconds[instruction.id]
     self._add(seconds=seconds)
-    collective = collective_of(self._module, instruction)
-    if collective is not None and self._rates.links is not None:
+    if is_collective:
       self._add(collective_s=seconds, exposed_s=seconds, num_synchronous=1)
+
+  def _add(self, **more: float) -> None:
+    for name, value in more.items():
+      self.total[name] += value

@@ -35,9 +35,7 @@ from jaxmem.entry.policy import Policy
 from jaxmem.entry.records import CompileRecord
 from jaxmem.entry.remembered import ProgramPlans
 from jaxmem.errors import InfeasibleError, PlanningError
-from jaxmem.planning import (
-  Request,
-)
+from jaxmem.planning import Request
 from jaxmem.targets import DeviceGroup
 from jaxmem.versions import pick
 

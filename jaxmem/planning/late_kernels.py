@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxmem.cost import Link
+from jaxmem.cost import LinkClock
 from jaxmem.graph import liveness
 from jaxmem.planning.overlapped_program import Program
 from jaxmem.planning.tuning import TUNING
@@ -44,7 +44,7 @@ def fill_waits(
 def _waits(program: Program, order: Sequence[int]) -> dict[int, float]:
   """Returns how long the device waits at each done, where it does."""
   now = 0.0
-  free_at: dict[Link, float] = {}
+  links = LinkClock()
   done_at: dict[int, float] = {}
   found: dict[int, float] = {}
   for node in order:
@@ -52,8 +52,7 @@ def _waits(program: Program, order: Sequence[int]) -> dict[int, float]:
     if number is not None:
       each = program.transfers[number]
       if node == each.start:
-        begin = max(now, free_at.get(each.link, 0.0))
-        done_at[number] = free_at[each.link] = begin + each.seconds
+        done_at[number] = links.begin(each.link, now, each.seconds)
       elif done_at[number] > now:
         found[node] = done_at[number] - now
         now = done_at[number]

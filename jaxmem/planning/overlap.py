@@ -175,15 +175,15 @@ class _Orders:
 
   def __init__(self, module: Module, device: Device):
     self._module = module
-    self._device = device
+    self._platform = device.platform
     self._model = AssignmentModel(module, device.platform)
     self._entry = from_hlo(self._model, module.entry)
     self.base_bytes = self._entry.graph.base_bytes
-    seconds = cost.instruction_seconds(module, device.rates)
+    self._timer = cost.ScheduleTimer(module, device.rates)
     self._program = Program(
       self._entry.graph,
-      [seconds[i.id] for i in self._entry.instructions],
-      _transfers(self._entry, module, device.rates),
+      [self._timer.seconds[i.id] for i in self._entry.instructions],
+      _transfers(self._entry, self._timer),
     )
 
   def tight_limits(self) -> Iterator[int]:
@@ -236,10 +236,10 @@ class _Orders:
     """Returns an order with its bytes, if it is fast enough."""
     order = tuple(self._entry.schedule(nodes))
     changed = self._module.with_schedules({self._module.entry.id: order})
-    run = cost.step_time(changed, self._device.rates)
+    run = self._timer.time(changed)
     if run.seconds > slowest_s:
       return None
-    model = AssignmentModel(changed, self._device.platform, self._model)
+    model = AssignmentModel(changed, self._platform, self._model)
     return Overlapped(
       order=order,
       temp_bytes=model.temp_bytes(),
@@ -250,7 +250,7 @@ class _Orders:
 
 
 def _transfers(
-  entry: ComputationGraph, module: Module, rates: cost.Rates
+  entry: ComputationGraph, timer: cost.ScheduleTimer
 ) -> list[Transfer]:
   """Lists what goes on beside the kernels of the entry.
 
@@ -260,15 +260,12 @@ def _transfers(
   number = {i.id: n for n, i in enumerate(entry.instructions)}
   found: list[Transfer] = []
   for done, instruction in enumerate(entry.instructions):
-    if not instruction.opcode.endswith("-done"):
+    is_done = instruction.opcode.endswith("-done")
+    if not is_done or instruction.operands[0] not in timer.transfers:
       continue
-    start = number.get(instruction.operands[0])
-    if start is None:
-      continue
-    used = cost.transfer(module, entry.instructions[start], rates)
+    start = number[instruction.operands[0]]
     source = number.get(entry.instructions[start].operands[0], start)
-    comes_back = entry.instructions[source].opcode == "copy-done"
-    if used is not None and not comes_back:
-      link, seconds = used
+    if entry.instructions[source].opcode != "copy-done":
+      link, seconds = timer.transfers[instruction.operands[0]]
       found.append(Transfer(start=start, done=done, link=link, seconds=seconds))
   return found

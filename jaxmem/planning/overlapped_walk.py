@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 
-from jaxmem.cost import Link
+from jaxmem.cost import Link, LinkClock
 from jaxmem.planning.overlapped_program import Memory, Program
 from jaxmem.planning.tuning import TUNING
 
@@ -45,7 +45,7 @@ class _Walk:
     self._now = 0.0
     # Without what was waited for.
     self._worked_s = 0.0
-    self._free_at: dict[Link, float] = {}
+    self._links = LinkClock()
     self._first_pending = dict.fromkeys(program.of_link, 0)
     # When each transfer under way is done, in the order in which they began.
     self._done_at: dict[int, float] = {}
@@ -132,9 +132,7 @@ class _Walk:
           self._program.begin_by[number] > self._worked_s + ahead_s
         )
         # Where all make memory free, none can come before its turn.
-        is_busy = takes and (
-          self._free_at.get(link, 0.0) >= self._now + ahead_s
-        )
+        is_busy = takes and (self._links.free_at(link) >= self._now + ahead_s)
         if is_busy or num_passed > _TUNING.num_passed_over:
           break
         if not is_early and not self._begin_early(number):
@@ -229,9 +227,8 @@ class _Walk:
 
   def _start(self, number: int) -> None:
     each = self._program.transfers[number]
-    begin = max(self._now, self._free_at.get(each.link, 0.0))
-    self._free_at[each.link] = begin + each.seconds
-    self._done_at[number] = begin + each.seconds
+    done_at = self._links.begin(each.link, self._now, each.seconds)
+    self._done_at[number] = done_at
     self._emit(each.start)
 
   def _settle(self, number: int) -> None:

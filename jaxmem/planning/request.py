@@ -45,6 +45,11 @@ class Request:
     return cost.device_for(target, self.group.per_host)
 
   @property
+  def described(self) -> targets.Target | None:
+    """What is planned for, where that is only described."""
+    return self.target or (self.group.target if self.group else None)
+
+  @property
   def device_name(self) -> str:
     """What reports call the device, or devices."""
     if self.target is not None:
@@ -68,8 +73,7 @@ class Request:
       be given it for that, even if no plan changes it.
     """
     given = apply_late_passes(Module.from_bytes(data), platform)
-    described = self.target or (self.group and self.group.target)
-    if described is None or platform != "cuda":
+    if self.described is None or platform != "cuda":
       return given, False
     module = fetch_arguments(given)
     return module, module is not given

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jaxmem_hlo.buffers import BufferAnalysis
-from jaxmem_hlo.module import Instruction, Module, shapes
+from jaxmem_hlo.module import (
+  HOST_MEMORY_SPACE,
+  Instruction,
+  Module,
+  shapes,
+)
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.rewrite.module_editor import ModuleEditor
-
-HOST_MEMORY_SPACE = 5
 
 _U32 = 8
 # One stream in each direction, to the host or not: the link works in both at

@@ -46,9 +46,8 @@ shape = (256, width)
 x = jax.make_array_from_callback(
   shape, rows, lambda at: np.ones(shape, np.float32)[at])
 options = jaxmem.Options(min_gain=0.0)
-limit = {"memory_limit": "4MiB"} if fault == "limit" else {}
 try:
-  value = float(jaxmem.jit(step, options=options, **limit)(x))
+  value = float(jaxmem.jit(step, options=options)(x))
   print(json.dumps({"value": value}), flush=True)
 except Exception as error:
   print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)

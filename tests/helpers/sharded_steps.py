@@ -7,6 +7,7 @@ state and the loss. Shapes are tiny: these are for running, not for measuring.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -125,11 +126,35 @@ def _step(
   return step
 
 
-def _blocks(params: Any, x: Any) -> Any:
-  """Residual blocks; the mean of squares of what comes out."""
+def _blocks(params: Any, x: Any, rows: Any = None, weights: Any = None) -> Any:
+  """Residual blocks; the mean of squares of what comes out.
+
+  Args:
+    params: Of all blocks.
+    x: What they read.
+    rows: How what comes out of each block is divided, if that is said.
+    weights: The same for parameters where they are used.
+  """
   for p in params:
+    if weights is not None:
+      p = lax.with_sharding_constraint(p, {"up": weights, "down": weights})
     x = x + jnp.tanh(x @ p["up"]) @ p["down"]
+    if rows is not None:
+      x = lax.with_sharding_constraint(x, rows)
   return jnp.mean(x**2)
+
+
+def _case_of_blocks(
+  arrays: _Arrays, size: Size, params: Any, opcode: str, **divided: Any
+) -> Case:
+  """Returns a case of blocks whose batch is divided over the axis d."""
+  loss = functools.partial(_blocks, **divided)
+  return Case(
+    function=_step(loss, params),
+    state=_state(params),
+    batch=arrays((size.rows, size.width), P("d", None)),
+    opcodes=frozenset({opcode}),
+  )
 
 
 def _block_params(arrays: _Arrays, size: Size, up: P, down: P) -> list[Any]:
@@ -146,12 +171,7 @@ def data_parallel(devices: Sequence[Any], size: Size) -> Case:
   """Every device has all parameters and its share of the batch."""
   arrays = _Arrays(_mesh(devices, (8,), "d"))
   params = _block_params(arrays, size, P(), P())
-  return Case(
-    function=_step(_blocks, params),
-    state=_state(params),
-    batch=arrays((size.rows, size.width), P("d", None)),
-    opcodes=frozenset({"all-reduce"}),
-  )
+  return _case_of_blocks(arrays, size, params, "all-reduce")
 
 
 def fsdp(devices: Sequence[Any], size: Size) -> Case:
@@ -160,19 +180,8 @@ def fsdp(devices: Sequence[Any], size: Size) -> Case:
   arrays = _Arrays(mesh)
   params = _block_params(arrays, size, P("d", None), P(None, "d"))
   rows, whole = NamedSharding(mesh, P("d", None)), NamedSharding(mesh, P())
-
-  def loss(params, x):
-    for p in params:
-      p = lax.with_sharding_constraint(p, {"up": whole, "down": whole})
-      x = x + jnp.tanh(x @ p["up"]) @ p["down"]
-      x = lax.with_sharding_constraint(x, rows)
-    return jnp.mean(x**2)
-
-  return Case(
-    function=_step(loss, params),
-    state=_state(params),
-    batch=arrays((size.rows, size.width), P("d", None)),
-    opcodes=frozenset({"all-gather"}),
+  return _case_of_blocks(
+    arrays, size, params, "all-gather", rows=rows, weights=whole
   )
 
 
@@ -182,19 +191,7 @@ def tensor_parallel(devices: Sequence[Any], size: Size) -> Case:
   arrays = _Arrays(mesh)
   params = _block_params(arrays, size, P(None, "t"), P("t", None))
   rows = NamedSharding(mesh, P("d", None))
-
-  def loss(params, x):
-    for p in params:
-      x = x + jnp.tanh(x @ p["up"]) @ p["down"]
-      x = lax.with_sharding_constraint(x, rows)
-    return jnp.mean(x**2)
-
-  return Case(
-    function=_step(loss, params),
-    state=_state(params),
-    batch=arrays((size.rows, size.width), P("d", None)),
-    opcodes=frozenset({"all-reduce"}),
-  )
+  return _case_of_blocks(arrays, size, params, "all-reduce", rows=rows)
 
 
 def sequence_parallel(devices: Sequence[Any], size: Size) -> Case:

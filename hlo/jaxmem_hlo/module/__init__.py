@@ -17,6 +17,7 @@ from jaxmem_hlo.module.late_passes import apply_late_passes
 from jaxmem_hlo.module.opcodes import (
   FORWARDS,
   GIVEN,
+  HOST_MEMORY_SPACE,
   OPERAND_IN_START,
   RENAMES,
   RESULT_IN_START,
@@ -28,6 +29,7 @@ from jaxmem_hlo.module.shapes import ShapeIndex
 __all__ = [
   "FORWARDS",
   "GIVEN",
+  "HOST_MEMORY_SPACE",
   "OPERAND_IN_START",
   "RENAMES",
   "RESULT_IN_START",

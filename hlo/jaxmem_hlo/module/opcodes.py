@@ -30,6 +30,8 @@ RESULT_IN_START: dict[str, tuple[int, ...]] = {
   "collective-permute-done": (1,),
   "copy-done": (0,),
 }
+# XLA's number for the host's memory, in the layouts of what lies there.
+HOST_MEMORY_SPACE = 5
 # What several devices run together, to exchange what they hold.
 COLLECTIVES = frozenset(
   {
