@@ -53,6 +53,12 @@ from jaxmem.report import (
 from jaxmem.version import __version__
 from jaxmem.versions import Version, pick, smallest_bytes
 
+_VERSIONS = {
+  "jax": jax.__version__,
+  "jaxlib": jaxlib.version.__version__,
+  "jaxmem": __version__,
+}
+
 
 class StepPlanner:
   """Plans one step, and measures the plan.
@@ -315,10 +321,11 @@ def _result(
   ordered = decision.base if isinstance(decision, LimitPlan) else decision
   memory = _memory(compiled)
   own_bytes = _memory(baseline).temp_size_in_bytes
-  is_exact = (
-    own_bytes == ordered.baseline_bytes
-    and memory.temp_size_in_bytes == decision.planned_bytes
-  )
+  temp_bytes = memory.temp_size_in_bytes
+  predicted = (ordered.baseline_bytes, decision.planned_bytes)
+  is_exact = (own_bytes, temp_bytes) == predicted
+  num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
+  bound = 0 if num_rematerialized else decision.lower_bound_bytes
   before = AssignmentModel(planned.given, decision.platform).assign()
   rates = program.request.device(decision.platform).rates
   return Plan(
@@ -328,12 +335,11 @@ def _result(
     method=ordered.method,
     is_order_proved=ordered.search_proved,
     baseline_temp_bytes=own_bytes,
-    temp_bytes=memory.temp_size_in_bytes,
+    temp_bytes=temp_bytes,
     predicted_temp_bytes=decision.planned_bytes,
     baseline_predicted_bytes=ordered.baseline_bytes,
-    lower_bound_bytes=min(
-      decision.lower_bound_bytes, memory.temp_size_in_bytes
-    ),
+    lower_bound_bytes=min(bound, temp_bytes),
+    num_rematerialized=num_rematerialized,
     argument_bytes=memory.argument_size_in_bytes,
     output_bytes=memory.output_size_in_bytes,
     alias_bytes=memory.alias_size_in_bytes,
@@ -343,11 +349,7 @@ def _result(
     num_pinned=ordered.num_pinned,
     planning_s=decision.seconds,
     compile_s=compile_s,
-    versions={
-      "jax": jax.__version__,
-      "jaxlib": jaxlib.version.__version__,
-      "jaxmem": __version__,
-    },
+    versions=dict(_VERSIONS),
     budget=budget,
     host=_host(planned, memory, rates),
     communication=communication_of(planned.module, rates),

@@ -181,12 +181,15 @@ class Compile:
       total_s: Wall seconds of all.
     """
     xla_bytes, planned_bytes = self.asked.xla_bytes, None
+    num_rematerialized = 0
     if executable is not None:
       memory = executable.get_compiled_memory_stats()
       planned_bytes = program_bytes(memory)
       if xla_bytes is None and self.planned is not None:
         fixed_bytes = planned_bytes - memory.temp_size_in_bytes
         xla_bytes = fixed_bytes + xla_temp_bytes(self.planned.decision)
+      if self.planned is not None:
+        num_rematerialized = self.planned.num_rematerialized(executable)
     return CompileRecord(
       function=self.function,
       xla_bytes=xla_bytes,
@@ -196,6 +199,7 @@ class Compile:
       total_s=total_s,
       why_not=self.why_not or ("" if self.planned else "not shown by XLA"),
       is_remembered=self.asked.plans.is_remembered,
+      num_rematerialized=num_rematerialized,
     )
 
 

@@ -37,6 +37,7 @@ class CompileRecord:
     total_s: Wall seconds of all, XLA's compile included.
     why_not: Why XLA's own plan runs; empty where a plan of jaxmem's does.
     is_remembered: Whether the plan was made at an earlier start.
+    num_rematerialized: Operations that XLA recomputes beyond the plan.
   """
 
   function: str
@@ -47,6 +48,17 @@ class CompileRecord:
   total_s: float
   why_not: str
   is_remembered: bool = False
+  num_rematerialized: int = 0
+
+  @property
+  def note(self) -> str:
+    """What the table says last."""
+    notes = [self.why_not]
+    if self.is_remembered and not self.why_not:
+      notes.append("remembered")
+    if self.num_rematerialized:
+      notes.append(f"XLA recomputes {self.num_rematerialized} operations more")
+    return "; ".join(filter(None, notes))
 
   @classmethod
   def failed(
@@ -143,5 +155,5 @@ def _cells(function: str, records: list[CompileRecord]) -> tuple[str, ...]:
     *("-" if size is None else units.format_bytes(size) for size in sizes),
     f"{planning_s:.2f} s",
     f"{total_s:.2f} s",
-    largest.why_not or ("remembered" if largest.is_remembered else ""),
+    largest.note,
   )

@@ -109,11 +109,15 @@ class PlanData:
     temp_bytes: The same for the plan.
     predicted_temp_bytes: What the assignment model said it would be.
     baseline_predicted_bytes: The same for XLA's own order.
-    lower_bound_bytes: No order of this program has smaller temporaries.
+    lower_bound_bytes: No order of this program has smaller temporaries. 0,
+      which says nothing, where XLA rematerialised after the plan.
     argument_bytes: Of all arguments.
     output_bytes: Of all outputs.
     alias_bytes: Of outputs that reuse a donated argument.
     num_instructions: Length of the flattened schedule.
+    num_rematerialized: Operations that XLA's own rematerialisation recomputes
+      after the plan was made. All but the bytes of `memory_analysis` is then
+      said of the program before that.
     num_removed_copies: Copies of donated arguments that the plan does without.
     kept_copy_bytes: Why other copies stay -> their bytes; see
       `jaxmem.rewrite.removable_copies`.
@@ -147,6 +151,7 @@ class PlanData:
   output_bytes: int
   alias_bytes: int
   num_instructions: int
+  num_rematerialized: int
   num_removed_copies: int
   kept_copy_bytes: dict[str, int]
   num_pinned: int

@@ -25,8 +25,7 @@ def summary(plan: PlanData) -> str:
     f"{plan.name} on {plan.target}: {_STATUS[plan.status]}",
     f"  temporaries   {units.format_bytes(before)} ->"
     f" {units.format_bytes(after)} ({change:+.1f} %)",
-    f"  lower bound   {units.format_bytes(plan.lower_bound_bytes)}"
-    f" (gap {100 * plan.gap:.1f} %)",
+    f"  lower bound   {_bound_line(plan)}",
     f"  whole program {units.format_bytes(plan.total_bytes)}"
     f" (arguments {units.format_bytes(plan.argument_bytes)}, outputs"
     f" {units.format_bytes(plan.output_bytes)}, of these aliased"
@@ -73,13 +72,24 @@ def facts(plan: PlanData) -> list[tuple[str, str]]:
     ("Status", plan.status),
     ("XLA's temporaries", units.format_bytes(plan.baseline_temp_bytes)),
     ("Planned temporaries", units.format_bytes(plan.temp_bytes)),
-    ("Lower bound", units.format_bytes(plan.lower_bound_bytes)),
+    ("Lower bound", _bound_line(plan)),
     ("Whole program", units.format_bytes(plan.total_bytes)),
     ("Instructions", str(plan.num_instructions)),
     ("Copies removed", str(plan.num_removed_copies)),
     *((label.strip().capitalize(), line) for label, line in exchanged[:2]),
     ("jax", plan.versions.get("jax", "")),
   ]
+
+
+def _bound_line(plan: PlanData) -> str:
+  if plan.num_rematerialized:
+    return (
+      f"none: XLA recomputes {plan.num_rematerialized} operations more, since"
+      " the program is above its share of the device; estimated times and"
+      " buffers are of the plan before that"
+    )
+  size = units.format_bytes(plan.lower_bound_bytes)
+  return f"{size} (gap {100 * plan.gap:.1f} %)"
 
 
 def _budget_line(budget: Budget) -> str:

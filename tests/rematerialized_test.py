@@ -1,0 +1,83 @@
+"""Tests of what plans say where XLA's own rematerialisation follows them."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jaxmem
+from jaxmem import targets
+
+pytestmark = pytest.mark.skipif(
+  not targets.is_available("h200"),
+  reason="JAX's CUDA plugin is not installed: pip install jax-cuda13-plugin",
+)
+
+
+def _step(weights, x):
+  """Four residual blocks whose residuals XLA knows how to recompute."""
+
+  def loss(weights):
+    y = x
+    for w in weights:
+      h = y @ w
+      y = y + jnp.tanh(h) * jax.nn.sigmoid(h * h)
+    return (y * y).sum()
+
+  return jax.grad(loss)(weights)
+
+
+def _arguments(device=None):
+  sharding = device and jax.sharding.SingleDeviceSharding(device)
+
+  def array(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+  return [array(256, 256) for _ in range(4)], array(4096, 256)
+
+
+def _card(device_bytes):
+  """An H200 of another size."""
+  text = targets.get("h200").config_text
+  return re.sub(
+    r"device_memory_size: \d+", f"device_memory_size: {device_bytes}", text
+  )
+
+
+@pytest.fixture(scope="module", name="planned")
+def _planned():
+  sizes = {"large": 100 << 20, "small": 24 << 20}
+  return {
+    name: jaxmem.plan(_step, *_arguments(), target=_card(size))
+    for name, size in sizes.items()
+  }
+
+
+def test_a_plan_says_that_another_program_runs(planned):
+  plan = planned["small"]
+  assert plan.num_rematerialized > 0
+  assert plan.temp_bytes < plan.predicted_temp_bytes
+  assert (plan.lower_bound_bytes, plan.status) != (plan.temp_bytes, "optimal")
+  assert plan.lower_bound_bytes == 0
+  said = f"none: XLA recomputes {plan.num_rematerialized} operations more"
+  assert said in str(plan)
+  assert jaxmem.Plan.from_json(plan.to_json()) == plan
+
+
+def test_it_is_silent_where_the_plan_runs(planned):
+  plan = planned["large"]
+  assert plan.num_rematerialized == 0
+  assert plan.temp_bytes == plan.predicted_temp_bytes
+  assert 0 < plan.lower_bound_bytes <= plan.temp_bytes
+  assert "XLA recomputes" not in str(plan)
+
+
+def test_the_table_of_compiles_says_it(planned):
+  (device,) = jaxmem.devices(_card(24 << 20), 1)
+  with jaxmem.enable(min_bytes=0) as enabled:
+    jax.jit(_step).lower(*_arguments(device)).compile()
+  (record,) = enabled.records
+  assert record.num_rematerialized == planned["small"].num_rematerialized
+  said = f"XLA recomputes {record.num_rematerialized} operations more"
+  assert record.note.endswith(said)
