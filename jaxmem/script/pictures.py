@@ -98,6 +98,7 @@ def main_figures(
 ) -> Facts:
   """Returns the main figures of a plan, as labels and values."""
   decision = planned.decision
+  bound = units.format_bytes(decision.lower_bound_bytes)
   facts = []
   base = decision
   if isinstance(decision, LimitPlan):
@@ -114,7 +115,7 @@ def main_figures(
     ("Status", base.status),
     ("XLA's temporaries", units.format_bytes(base.baseline_bytes)),
     ("Planned temporaries", units.format_bytes(decision.planned_bytes)),
-    ("Lower bound", units.format_bytes(decision.lower_bound_bytes)),
+    ("Lower bound", "none" if record.num_rematerialized else bound),
     ("Whole program", units.format_bytes(_bytes(record))),
     ("Instructions", str(base.num_instructions)),
     ("Copies removed", str(len(base.removed_copies))),

@@ -245,8 +245,8 @@ class _VersionSearch:
   def recompute_blocks(self, step: blocks.BlockStep) -> None:
     """Tries all blocks; then less of them, or several at once.
 
-    Nothing is tried where a version seems to fit already that costs less than
-    blocks do at any limit. So a larger limit never costs more for want of them.
+    Nothing is tried where a version fits already that costs less than blocks do
+    at any limit. So a larger limit never costs more for want of them.
 
     Args:
       step: The step as it is written.
@@ -258,7 +258,8 @@ class _VersionSearch:
       _TUNING.negligible_step_share * self._step_s,
       _TUNING.least_fused_share * kept.fused_s,
     )
-    if min(t.schedule_s for t in self._tried) <= self._step_s + least_s:
+    cheap = [t for t in self._tried if t.schedule_s <= self._step_s + least_s]
+    if any(self._find(tried) for tried in cheap):
       return
     choice = blocks.BlockChoice(num_groups=number)
     recomputed = step.recompute(choice, self._device.rates)

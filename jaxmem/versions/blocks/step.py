@@ -18,6 +18,7 @@ from jaxmem.versions.blocks.recipe import (
   make_recipe,
 )
 from jaxmem.versions.blocks.rewrite import rewrite
+from jaxmem.versions.bodies import bodies, num_runs, with_body
 from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import Values, num_bytes
 
@@ -89,8 +90,8 @@ class BlockStep:
     runs: How many times it runs; estimates of seconds are for all.
 
   Attributes:
-    blocks: The blocks of the step; if it has none, those of the loop within
-      that has most, such as one over parts of a batch.
+    blocks: The blocks of the step; if it has none, those of the body within
+      that has most, such as that of a loop over parts of a batch.
   """
 
   def __init__(self, closed_jaxpr: core.Jaxpr, *, runs: int = 1):
@@ -98,11 +99,12 @@ class BlockStep:
     self._runs = runs
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
-    # By equation, the loop that it is.
-    self._loops = {
-      index: BlockStep(eqn.params["jaxpr"], runs=runs * eqn.params["length"])
+    # What loops, branches and calls run: by equation, and place in it.
+    self._inner = {
+      (index, place): BlockStep(body, runs=runs * num_runs(eqn))
       for index, eqn in enumerate(self._values.eqns)
-      if eqn.primitive.name == "scan" and not self._blocks
+      for place, body in enumerate(bodies(eqn))
+      if not self._blocks
     }
     self.blocks = self._describe()
 
@@ -152,11 +154,11 @@ class BlockStep:
     )
 
   def _with_blocks(self) -> Iterator["BlockStep"]:
-    """Yields this if it has blocks, or else the loops within that have some."""
+    """Yields this if it has blocks, or else the bodies within that do."""
     if self._blocks:
       yield self
-    for loop in self._loops.values():
-      yield from loop._with_blocks()
+    for inner in self._inner.values():
+      yield from inner._with_blocks()
 
   def _rewritten(
     self, recipes: Mapping["BlockStep", Collection[Recipe]]
@@ -165,9 +167,10 @@ class BlockStep:
     if self in recipes:
       return rewrite(self._values, recipes[self])
     eqns = [*self._values.eqns]
-    for index, loop in self._loops.items():
-      params = {**eqns[index].params, "jaxpr": loop._rewritten(recipes)}
-      eqns[index] = eqns[index].replace(params=params)
+    for (index, place), inner in self._inner.items():
+      if any(step in recipes for step in inner._with_blocks()):
+        body = inner._rewritten(recipes)
+        eqns[index] = with_body(eqns[index], place, body)
     return self._values.jaxpr.replace(eqns=eqns)
 
   def _describe(self) -> Blocks:
@@ -177,5 +180,5 @@ class BlockStep:
       total = sum(crossing_bytes(group) for group in groups)
       return Blocks(number=number, crossing_bytes=total // number)
     none = Blocks(number=0, crossing_bytes=0)
-    inner = [loop.blocks for loop in self._loops.values()]
-    return max([none, *inner], key=lambda found: found.number)
+    found = [inner.blocks for inner in self._inner.values()]
+    return max([none, *found], key=lambda blocks: blocks.number)

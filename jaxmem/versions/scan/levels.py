@@ -8,14 +8,9 @@ from collections.abc import Iterator, Mapping
 from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten
+from jaxmem.versions.bodies import bodies
+from jaxmem.versions.bodies import num_runs as num_runs_of
 from jaxmem.versions.scan.pairs import Pair, find_pairs
-
-# Where equations keep the bodies that may hold pairs of their own.
-BODIES = {
-  "cond": "branches",
-  "while": "body_jaxpr",
-  **dict.fromkeys(("jit", "pjit", "scan", "shard_map"), "jaxpr"),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,15 +48,14 @@ def make_level(jaxpr: core.Jaxpr, where: str = "", num_runs: int = 1) -> Level:
   paired = {index for pair in pairs for index in (pair.forward, pair.backward)}
   inner = {}
   for index, eqn in enumerate(flat.eqns):
-    name = eqn.primitive.name
-    if index in paired or name not in BODIES:
+    if index in paired:
       continue
-    runs = num_runs * (eqn.params["length"] if name == "scan" else 1)
-    value = eqn.params[BODIES[name]]
-    is_tuple = isinstance(value, tuple)
-    for branch, body in enumerate(value if is_tuple else (value,)):
-      suffix = f".{branch}" if is_tuple else ""
-      level = make_level(body, f"{where}{name}.{index}{suffix}/", runs)
+    name = f"{where}{eqn.primitive.name}.{index}"
+    within = bodies(eqn)
+    for branch, body in enumerate(within):
+      suffix = f".{branch}" if len(within) > 1 else ""
+      runs = num_runs * num_runs_of(eqn)
+      level = make_level(body, f"{name}{suffix}/", runs)
       if level.pairs or level.inner:
         inner[index, branch] = level
   return Level(jaxpr=flat, pairs=pairs, inner=inner, num_runs=num_runs)

@@ -24,9 +24,10 @@ from jaxmem.jaxpr import (
   internals,
   memory,
 )
+from jaxmem.versions.bodies import with_body
 from jaxmem.versions.rules import run_again
 from jaxmem.versions.scan.hoisted import sink
-from jaxmem.versions.scan.levels import BODIES, Level
+from jaxmem.versions.scan.levels import Level
 from jaxmem.versions.scan.pairs import Pair, Read, Residual
 from jaxmem.versions.values import Values, results
 
@@ -125,12 +126,7 @@ def rewrite_level(
   for (index, branch), inner in level.inner.items():
     body, inner_bytes = rewrite_level(inner, dropped, keep_bits=keep_bits)
     saved_bytes += inner_bytes
-    parameter = BODIES[eqns[index].primitive.name]
-    params = eqns[index].params
-    value = params[parameter]
-    if isinstance(value, tuple):
-      body = (*value[:branch], body, *value[branch + 1 :])
-    eqns[index] = eqns[index].replace(params={**params, parameter: body})
+    eqns[index] = with_body(eqns[index], branch, body)
   changed = level.jaxpr.replace(eqns=_without(eqns, lost))
   return flatten(changed, keep=CUSTOM_DERIVATIVES), saved_bytes
 

@@ -1,0 +1,99 @@
+"""Tests of limits on steps that lie in loops, branches and calls."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxmem
+from jaxmem.versions.blocks import BlockStep
+
+
+def _arguments():
+  draw = np.random.default_rng(0).normal
+
+  def array(*shape, scale=0.1):
+    return jnp.asarray(scale * draw(size=shape), jnp.float32)
+
+  weights = [(array(64, 256), array(256, 64)) for _ in range(6)]
+  return weights, array(512, 64, scale=1.0)
+
+
+def _update(weights, x):
+  """One step of gradient descent on residual blocks, written out."""
+
+  def loss(weights):
+    y = x
+    for up, down in weights:
+      y = y + jnp.tanh(y @ up) @ down
+    return (y * y).mean()
+
+  gradients = jax.grad(loss)(weights)
+  return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+
+def _in_while(weights, x):
+  def body(carry):
+    count, weights = carry
+    return count + 1, _update(weights, x)
+
+  _, weights = jax.lax.while_loop(lambda c: c[0] < 3, body, (0, weights))
+  return weights
+
+
+def _in_branch(weights, x):
+  return jax.lax.cond(
+    x[0, 0] > -100.0, lambda w: _update(w, x), lambda w: w, weights
+  )
+
+
+def _mesh():
+  return jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+
+
+def _in_shard_map(weights, x):
+  return jax.shard_map(
+    _update, mesh=_mesh(), in_specs=(P(), P("data")), out_specs=P()
+  )(weights, x)
+
+
+def _in_placed_jit(weights, x):
+  sharding = NamedSharding(_mesh(), P("data"))
+  return jax.jit(_update, in_shardings=(None, sharding))(weights, x)
+
+
+_STEPS = (_in_while, _in_branch, _in_shard_map, _in_placed_jit)
+
+
+class BodiesTest(parameterized.TestCase):
+  @parameterized.parameters(*_STEPS)
+  def test_a_limit_is_met_by_blocks_within(self, step):
+    args = _arguments()
+    plan = jaxmem.plan(step, *args)
+    limit = plan.total_bytes - int(0.25 * plan.temp_bytes)
+    limited = jaxmem.jit(step, memory_limit=limit)
+    memory = limited.lower(*args).compile().memory_analysis()
+    fixed = plan.total_bytes - plan.temp_bytes
+    self.assertLessEqual(memory.temp_size_in_bytes, limit - fixed)
+    jax.tree.map(
+      np.testing.assert_array_equal, limited(*args), jax.jit(step)(*args)
+    )
+
+  @parameterized.parameters(*_STEPS)
+  def test_blocks_are_found(self, step):
+    blocks = BlockStep(jax.jit(step).trace(*_arguments()).jaxpr).blocks
+    self.assertGreaterEqual(blocks.number, 5)
+
+  def test_the_other_branch_stays(self):
+    weights, x = _arguments()
+    negative = x.at[0, 0].set(-1000.0)
+    plan = jaxmem.plan(_in_branch, weights, negative)
+    limit = plan.total_bytes - int(0.25 * plan.temp_bytes)
+    found = jaxmem.jit(_in_branch, memory_limit=limit)(weights, negative)
+    jax.tree.map(np.testing.assert_array_equal, found, weights)
+
+
+if __name__ == "__main__":
+  absltest.main()
