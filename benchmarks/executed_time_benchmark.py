@@ -111,7 +111,8 @@ def _facts(compiled: jax.stages.Compiled) -> Row:
     "total_bytes": compiled_programs.total_bytes(memory),
     "temp_bytes": memory.temp_size_in_bytes,
     "num_instructions": len(module.entry.instructions),
-    "estimated_s": cost.step_time(module, rates).seconds,
+    "estimated_s": cost.step_time(module, rates).seconds
+    + rates.mapping_s(memory.temp_size_in_bytes),
   }
 
 

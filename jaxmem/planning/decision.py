@@ -94,8 +94,9 @@ class LimitPlan:
       tried, needs fewer temporaries.
     step_s: Estimated seconds of the step without edits.
     extra_s: Estimated seconds that the edits add.
-    schedule_s: Estimated seconds of all that the planned schedule runs. It is
-      less than `step_s` and `extra_s` together where originals are not needed
+    schedule_s: Estimated seconds of all that the planned schedule runs, and of
+      mapping its temporaries (see `Rates.mapping_s`). Without that, it is less
+      than `step_s` and `extra_s` together where originals are not needed
       any more, or copies were removed.
     first_s: Wall time until something fitted, planning the order and other
       limits included.

@@ -99,6 +99,13 @@ class LimitPlanner:
     """Estimated seconds of a step without edits."""
     return self._planned.step_s
 
+  def mapping_s(self, limit_bytes: int) -> float:
+    """Estimates what `Rates.mapping_s` says of a plan for a limit."""
+    base = self._planned
+    room = limit_bytes - base.fixed_bytes
+    temp_bytes = min(room, base.unedited().temp_bytes)
+    return self._device.rates.mapping_s(temp_bytes)
+
   def estimate(self, limit_bytes: int) -> float:
     """Estimates in little time what it costs to fit a limit.
 
@@ -176,7 +183,9 @@ class LimitPlanner:
       if self._options.verify and (best.edits or hidden):
         verify_module(AssignmentModel(module, self._device.platform))
       bound = self._least_base().bound.num_bytes
-      schedule_s = cost.step_time(module, self._device.rates).seconds
+      rates = self._device.rates
+      schedule_s = cost.step_time(module, rates).seconds
+      schedule_s += rates.mapping_s(planned_bytes)
     decision = LimitPlan(
       base=base.planned.decision,
       edits=best.edits,

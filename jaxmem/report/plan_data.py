@@ -66,7 +66,8 @@ class Budget:
     written_s: Seconds of XLA's own schedule of the step as it is written.
     schedule_s: Seconds of the planned schedule. It counts what else became of
       it, too: copies that are gone, originals that nobody reads any more, what
-      XLA fuses otherwise, waiting for the host.
+      XLA fuses otherwise, waiting for the host. Both count what mapping the
+      temporaries takes on a CPU.
   """
 
   limit_bytes: int

@@ -129,25 +129,33 @@ class _ComparedVersion:
     planner: Of the module.
     edits_s: An estimate of the seconds that edits for the limit add; infinity
       if there may be none.
+    mapping_s: Seconds until its temporaries are mapped; see `Rates.mapping_s`.
   """
 
   version: Version
   module: Module
   planner: LimitPlanner
   edits_s: float
+  mapping_s: float
+
+  @property
+  def edited_s(self) -> float:
+    """An estimate of what runs in the end; mostly too high."""
+    return self.planner.step_s + self.edits_s
 
   @property
   def schedule_s(self) -> float:
-    """An estimate of what the schedule takes in the end; mostly too high."""
-    return self.planner.step_s + self.edits_s
+    """The same, and what mapping temporaries takes."""
+    return self.edited_s + self.mapping_s
 
   @property
   def hopeful_s(self) -> float:
     """Seconds that its schedule will hardly be faster than."""
     if math.isinf(self.edits_s):
       # Another order, or the link to the host, may still do it for little.
-      return self.planner.step_s
-    return self.planner.step_s + _TUNING.refined_share * self.edits_s
+      return self.planner.step_s + self.mapping_s
+    refined_s = _TUNING.refined_share * self.edits_s
+    return self.planner.step_s + refined_s + self.mapping_s
 
 
 class _VersionSearch:
@@ -258,7 +266,7 @@ class _VersionSearch:
       _TUNING.negligible_step_share * self._step_s,
       _TUNING.least_fused_share * kept.fused_s,
     )
-    cheap = [t for t in self._tried if t.schedule_s <= self._step_s + least_s]
+    cheap = [t for t in self._tried if t.edited_s <= self._step_s + least_s]
     if any(self._find(tried) for tried in cheap):
       return
     choice = blocks.BlockChoice(num_groups=number)
@@ -334,7 +342,11 @@ class _VersionSearch:
     """Whether no version that was tried has a schedule as fast as this.
 
     Plans those that might.
+
+    Args:
+      seconds: Of what runs. The temporaries are taken to fill the room.
     """
+    seconds += self._tried[0].mapping_s
     rivals = [tried for tried in self._tried if tried.hopeful_s <= seconds]
     for tried in sorted(rivals, key=lambda tried: tried.schedule_s):
       plan = self._find(tried)
@@ -362,6 +374,7 @@ class _VersionSearch:
       module=module,
       planner=planner,
       edits_s=planner.estimate(self._limit_bytes),
+      mapping_s=planner.mapping_s(self._limit_bytes),
     )
     self._tried.append(tried)
     return tried

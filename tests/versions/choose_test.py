@@ -179,6 +179,10 @@ class _Planner:
   def estimate(self, limit_bytes):
     return max(0, self.total_bytes - limit_bytes) * self._seconds_per_byte
 
+  def mapping_s(self, limit_bytes):
+    del limit_bytes
+    return 0.0
+
   def find(self, limit_bytes):
     schedule_s = self.step_s + self.estimate(limit_bytes)
     plan = mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
