@@ -126,6 +126,26 @@ def test_a_limit(devices):
   assert plan.communication.step_s > free.communication.step_s
 
 
+def test_bytes_against_exposed_time(devices):
+  plan = _plan(_small(devices, fsdp=True))
+  own = plan.baseline_communication
+  assert own is not None
+  found = plan.frontier()
+  assert (found.step_s, found.exposed_s) == (own.step_s, own.exposed_s)
+  fitting = [p for p in found.points if p.total_bytes is not None]
+  loose, tight = fitting[0], fitting[-1]
+  assert loose.total_bytes > tight.total_bytes
+  # With memory to hide in, nothing is slower than XLA; with less, it is.
+  assert loose.extra_s <= 1e-9 * own.step_s < tight.extra_s
+  assert loose.exposed_s <= own.exposed_s
+  extra = [p.extra_s for p in fitting]
+  assert extra == sorted(extra)
+  lines = str(found).splitlines()
+  assert lines[0].endswith(f"{1e3 * own.exposed_s:.2f} exposed")
+  assert lines[1].endswith("exposed")
+  assert lines[2].endswith(f"{1e3 * loose.exposed_s:.2f} ms")
+
+
 @pytest.mark.slow
 def test_hosts_are_slower(devices):
   near = _plan(_small(devices, fsdp=True)).communication

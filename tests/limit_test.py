@@ -238,6 +238,30 @@ class ScanTest(parameterized.TestCase):
 
 
 class FrontierTest(parameterized.TestCase):
+  def test_exposed_time_is_drawn_beside_what_is_added(self):
+    points = [
+      jaxmem.report.Point(
+        limit_bytes=size, total_bytes=size, extra_s=extra_s, exposed_s=0.2
+      )
+      for size, extra_s in ((2000, -0.1), (1000, 0.3))
+    ]
+    found = jaxmem.report.Frontier(
+      name="step",
+      target="8 x h200",
+      step_s=1.0,
+      exposed_s=0.25,
+      points=tuple(points),
+    )
+    folder = self.enterContext(tempfile.TemporaryDirectory())
+    path = pathlib.Path(folder, "frontier.html")
+    found.save_html(path)
+    page = path.read_text(encoding="utf-8")
+    self.assertEqual(page.count("<polyline"), 2)
+    self.assertIn("extra and (dashed) exposed time, -10.0 to 30.0 %", page)
+    # The highest and the lowest of all shares end the axis.
+    self.assertIn('points="660.0,340.0 360.0,60.0"', page)
+    self.assertIn('points="660.0,130.0 360.0,130.0"', page)
+
   def test_fewer_bytes_cost_more_time(self):
     plan = _unlimited()
     limits = [_limit(f) for f in (1.0, 0.8, 0.7)]
@@ -252,6 +276,7 @@ class FrontierTest(parameterized.TestCase):
     self.assertEqual(extra[0], 0)
     self.assertIn("no plan", str(found))
     self.assertIn("run twice", str(found))
+    self.assertNotIn("exposed", str(found))
 
   def test_the_page_draws_every_point(self):
     found = _unlimited().frontier([_limit(0.8), _limit(1.0)])

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from jaxmem import units
+from jaxmem_hlo.module import Module
+
+from jaxmem import cost, units
 from jaxmem.errors import InfeasibleError
+from jaxmem.planning.decision import LimitPlan
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.report import Frontier, Point, Progress
 
@@ -15,7 +18,12 @@ _NUM_LIMITS = 10
 
 
 def plan_frontier(
-  planner: LimitPlanner, limits: Sequence[int] | None, name: str, target: str
+  planner: LimitPlanner,
+  given: Module,
+  rates: cost.Rates,
+  limits: Sequence[int] | None,
+  name: str,
+  target: str,
 ) -> Frontier:
   """Plans for each of several limits.
 
@@ -24,28 +32,38 @@ def plan_frontier(
 
   Args:
     planner: Of the module.
+    given: The module as XLA scheduled it. If it exchanges anything, plans are
+      compared with it: they hide what there is memory for.
+    rates: Of the device.
     limits: Bytes of the whole program, in any order. None for ten from what
-      it takes without a limit down to the least that was found.
+      it takes without a limit, or where it waits least for other devices, down
+      to the least that was found.
     name: The function's name.
     target: The device's name.
   """
+  own = cost.step_time(given, rates)
+  exchanges = own.collective_s > 0.0
   if limits is None:
-    limits = _spread(planner.smallest_bytes(), planner.total_bytes)
+    most = planner.total_bytes
+    if exchanges:
+      most = _total_bytes(planner.fit(planner.xla_bytes).decision)
+    limits = _spread(planner.smallest_bytes(), most)
   progress = Progress()
   points: list[Point] = []
-  step_s = planner.step_s
   best: Point | None = None
   for limit in sorted(set(limits)):
     progress.show(f"planning for {units.format_bytes(limit)}")
     try:
-      plan = planner.fit(limit).decision
+      planned = planner.fit(limit)
     except InfeasibleError:
       points.append(Point(limit_bytes=limit, total_bytes=None))
       continue
+    plan = planned.decision
     found = Point(
       limit_bytes=limit,
-      total_bytes=plan.fixed_bytes + plan.planned_bytes,
-      extra_s=plan.extra_s,
+      total_bytes=_total_bytes(plan),
+      extra_s=plan.schedule_s - own.seconds if exchanges else plan.extra_s,
+      exposed_s=cost.step_time(planned.module, rates).exposed_s,
       num_recomputed=len(plan.edits.recomputes),
       num_offloaded=len(plan.edits.offloads),
     )
@@ -55,8 +73,16 @@ def plan_frontier(
     points.append(found)
   progress.close()
   return Frontier(
-    name=name, target=target, step_s=step_s, points=tuple(reversed(points))
+    name=name,
+    target=target,
+    step_s=own.seconds if exchanges else planner.step_s,
+    exposed_s=own.exposed_s if exchanges else None,
+    points=tuple(reversed(points)),
   )
+
+
+def _total_bytes(plan: LimitPlan) -> int:
+  return plan.fixed_bytes + plan.planned_bytes
 
 
 def _spread(least: int, most: int) -> list[int]:

@@ -17,7 +17,9 @@ class Point:
   Attributes:
     limit_bytes: Most bytes of the whole program.
     total_bytes: Predicted bytes of the plan; None if no plan was found.
-    extra_s: Estimated seconds that the plan adds to the step.
+    extra_s: Estimated seconds that the plan adds to the step; negative if it
+      hides more of what is exchanged than XLA's own schedule does.
+    exposed_s: Estimated seconds in which nothing runs but collectives.
     num_recomputed: Operations that run twice.
     num_offloaded: Values that move to the host and back.
   """
@@ -25,6 +27,7 @@ class Point:
   limit_bytes: int
   total_bytes: int | None
   extra_s: float = 0.0
+  exposed_s: float = 0.0
   num_recomputed: int = 0
   num_offloaded: int = 0
 
@@ -36,22 +39,27 @@ class Frontier:
   Attributes:
     name: The function's name.
     target: The device planned for.
-    step_s: Estimated seconds of the step without any limit.
+    step_s: Estimated seconds of the step without any limit; of a step over
+      several devices, by XLA's own schedule.
+    exposed_s: Of that schedule, while nothing runs but collectives; None if it
+      exchanges nothing.
     points: By falling limit.
   """
 
   name: str
   target: str
   step_s: float
+  exposed_s: float | None
   points: tuple[Point, ...]
 
   def __str__(self) -> str:
-    lines = [
-      f"{self.name} on {self.target}: {1e3 * self.step_s:.2f} ms a step by"
-      " estimate",
-      f"  {'limit':>10} {'total':>10} {'extra time':>10} {'run twice':>10}"
-      f" {'offloaded':>10}",
-    ]
+    head = f"{self.name} on {self.target}: {1e3 * self.step_s:.2f} ms a step"
+    columns = f"  {'limit':>10} {'total':>10} {'extra time':>10}"
+    columns += f" {'run twice':>10} {'offloaded':>10}"
+    lines = [f"{head} by estimate", columns]
+    if self.exposed_s is not None:
+      lines[0] += f" of XLA's own schedule, {1e3 * self.exposed_s:.2f} exposed"
+      lines[1] += f" {'exposed':>10}"
     for point in self.points:
       limit = units.format_bytes(point.limit_bytes)
       if point.total_bytes is None:
@@ -59,10 +67,11 @@ class Frontier:
         continue
       total = units.format_bytes(point.total_bytes)
       extra = f"{100 * point.extra_s / self.step_s:+.1f} %"
-      lines.append(
-        f"  {limit:>10} {total:>10} {extra:>10} {point.num_recomputed:>10}"
-        f" {point.num_offloaded:>10}"
-      )
+      line = f"  {limit:>10} {total:>10} {extra:>10}"
+      line += f" {point.num_recomputed:>10} {point.num_offloaded:>10}"
+      if self.exposed_s is not None:
+        line += f" {1e3 * point.exposed_s:>7.2f} ms"
+      lines.append(line)
     return "\n".join(lines)
 
   def to_json(self) -> str:
@@ -70,7 +79,7 @@ class Frontier:
     return json.dumps(dataclasses.asdict(self))
 
   def save_html(self, path: str | os.PathLike[str]) -> None:
-    """Writes a page that draws extra time against bytes.
+    """Writes a page that draws extra time against bytes, and exposed time.
 
     It opens from disk in any browser and needs no network.
     """
@@ -79,6 +88,10 @@ class Frontier:
 
 
 _WIDTH, _HEIGHT, _MARGIN = 720, 400, 60
+_STROKES = {
+  "extra": 'stroke="#2563eb" stroke-width=2',
+  "exposed": 'stroke="#d97706" stroke-dasharray=4',
+}
 
 
 def _page(frontier: Frontier) -> str:
@@ -96,30 +109,42 @@ def _page(frontier: Frontier) -> str:
 
 
 def _drawing(frontier: Frontier) -> str:
-  """Extra time in percent against bytes, as SVG."""
+  """Extra and exposed time in percent against bytes, as SVG."""
   found = [(p, p.total_bytes) for p in frontier.points if p.total_bytes]
   if not found:
     return "<p>No limit can be met.</p>"
+  named = {"extra": [p.extra_s / frontier.step_s for p, _ in found]}
+  if frontier.exposed_s is not None:
+    named["exposed"] = [p.exposed_s / frontier.step_s for p, _ in found]
+  shares = [share for each in named.values() for share in each]
+  least, most = min(0.0, *shares), max(0.01, *shares)
   most_bytes = max(total for _, total in found)
-  most = max(0.01, *(p.extra_s / frontier.step_s for p, _ in found))
 
-  def place(total: int, extra: float) -> tuple[float, float]:
+  def place(total: int, share: float) -> tuple[float, float]:
     x = _MARGIN + (_WIDTH - 2 * _MARGIN) * total / most_bytes
-    y = _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * extra / most
-    return round(x, 1), round(y, 1)
+    high = (share - least) / (most - least)
+    return round(x, 1), round(
+      _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * high, 1
+    )
 
-  places = [(p, place(t, p.extra_s / frontier.step_s)) for p, t in found]
-  line = " ".join(f"{x},{y}" for _, (x, y) in places)
-  dots = "".join(_dot(p, x, y, frontier.step_s) for p, (x, y) in places)
-  left, bottom = place(0, 0.0)
+  lines = ""
+  for name, shares in named.items():
+    places = [place(t, s) for (_, t), s in zip(found, shares, strict=True)]
+    line = " ".join(f"{x},{y}" for x, y in places)
+    lines += f'<polyline points="{line}" fill=none {_STROKES[name]} />'
+  dots = "".join(
+    _dot(p, *place(t, p.extra_s / frontier.step_s), frontier.step_s)
+    for p, t in found
+  )
+  left, bottom = place(0, least)
   right, top = place(most_bytes, most)
   return (
     f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role=img'
-    ' aria-label="extra time against bytes">'
+    f' aria-label="{" and ".join(named)} time against bytes">'
     f'<path d="M{left} {top}V{bottom}H{right}" fill=none stroke="#999"/>'
-    f'<polyline points="{line}" fill=none stroke="#2563eb" stroke-width=2 />'
-    f"{dots}"
-    f"<text x={left} y={top - 10}>extra time, up to {100 * most:.1f} %</text>"
+    f"{lines}{dots}"
+    f"<text x={left} y={top - 10}>{' and (dashed) '.join(named)} time,"
+    f" {100 * least:.1f} to {100 * most:.1f} %</text>"
     f"<text x={right} y={bottom + 24} text-anchor=end>whole program, up to"
     f" {units.format_bytes(most_bytes)}</text></svg>"
   )
