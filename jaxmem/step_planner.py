@@ -48,6 +48,7 @@ from jaxmem.report import (
   donation,
   layout,
   replicated,
+  resharded,
   signature,
 )
 from jaxmem.version import __version__
@@ -330,6 +331,8 @@ def _result(
   num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
   bound = 0 if num_rematerialized else decision.lower_bound_bytes
   before = AssignmentModel(planned.given, decision.platform).assign()
+  assigned = planned.model.assign()
+  after = layout.describe(planned.module, assigned)
   rates = program.request.device(decision.platform).rates
   return Plan(
     name=program.name,
@@ -358,12 +361,13 @@ def _result(
     communication=communication_of(planned.module, rates),
     baseline_communication=communication_of(planned.given, rates),
     replicated=replicated(arguments),
+    resharded=resharded(planned.module, assigned, after),
     order=tuple(
       i.name for i in planned.module.schedule(planned.module.entry.id)
     ),
     donation=advice,
     before=layout.describe(planned.given, before),
-    after=layout.describe(planned.module, planned.model.assign()),
+    after=after,
     program=program,
   )
 

@@ -7,6 +7,7 @@ from jaxmem.report.communication import (
   Replicated,
   communication_of,
   replicated,
+  resharded,
 )
 from jaxmem.report.frontier import Frontier, Point
 from jaxmem.report.plan import Plan, PlannedProgram
@@ -41,5 +42,6 @@ __all__ = [
   "plan_html",
   "read_fields",
   "replicated",
+  "resharded",
   "signature",
 ]

@@ -8,14 +8,21 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
-from jaxmem_hlo.module import Module, collective_of
+from jaxmem_hlo.assignment import Assignment
+from jaxmem_hlo.module import Instruction, Module, collective_of
 
 from jaxmem import cost, units
+from jaxmem.report.layout import Layout, PlannedBuffer
 
 # Where a collective comes from: this many places are listed.
 _MAX_PLACES = 8
 # Smaller arrays are not worth a line.
 _MIN_REPLICATED_BYTES = 1 << 20
+# XLA adds these where an operation reads an array divided otherwise. Sums are
+# part of what an operation computes.
+_RESHARDING = frozenset({"all-gather", "all-to-all", "collective-permute"})
+# Scopes of an operation that is a collective of the program itself.
+_OWN_COLLECTIVES = ("all_gather", "all_to_all", "pbroadcast", "ppermute", "ps")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +193,46 @@ def _divisible(
       if size > 1 and length % size == 0:
         return dimension, axis, size
   return None
+
+
+def resharded(
+  module: Module, assignment: Assignment, placed: Layout
+) -> tuple[PlannedBuffer, ...]:
+  """Lists buffers at the peak that are there because arrays are resharded.
+
+  That is what collectives return that the program does not ask for by itself,
+  as in `jax.shard_map`, but by how its operations' operands are divided. Those
+  of which XLA kept no operation are left out.
+
+  Args:
+    module: A scheduled module.
+    assignment: Of its buffers.
+    placed: The same, as reports have it.
+  """
+  names = {
+    value.name
+    for value in assignment.ranges
+    if _is_resharding(module, value.instruction)
+  }
+  return tuple(b for b in placed.at_peak() if b.name in names)
+
+
+def _is_resharding(module: Module, instruction: Instruction) -> bool:
+  found = collective_of(module, instruction)
+  if found is None or found.opcode.removesuffix("-start") not in _RESHARDING:
+    return False
+  scopes = found.proto.metadata.op_name.split("/")
+  return any(scopes) and not any(s.startswith(_OWN_COLLECTIVES) for s in scopes)
+
+
+def resharded_lines(found: tuple[PlannedBuffer, ...]) -> list[tuple[str, str]]:
+  """Returns what resharding takes at the peak, with labels."""
+  total = units.format_bytes(sum(b.size_bytes for b in found))
+  lines = [("resharding", f"{total} at the peak:")] if found else []
+  for each in found[:_MAX_PLACES]:
+    size = units.format_bytes(each.size_bytes)
+    lines.append(("", f"{size:>10}  {each.name}  {each.source}"))
+  return lines
 
 
 def communication_lines(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from jaxmem.report.communication import Communication, Replicated
 from jaxmem.report.donation import DonationAdvice
-from jaxmem.report.layout import Layout
+from jaxmem.report.layout import Layout, PlannedBuffer
 
 Status = Literal["optimal", "feasible", "baseline"]
 
@@ -132,6 +132,8 @@ class PlanData:
     communication: Of the planned schedule; None if there is none.
     baseline_communication: Of XLA's own schedule.
     replicated: Large arguments that every device has all of.
+    resharded: Buffers at the plan's peak that are there because operations read
+      arrays that are divided otherwise.
     order: Names of the entry's instructions in execution order.
     donation: What donating each array does, or could do.
     before: The buffers under XLA's own order.
@@ -164,6 +166,7 @@ class PlanData:
   communication: Communication | None
   baseline_communication: Communication | None
   replicated: tuple[Replicated, ...]
+  resharded: tuple[PlannedBuffer, ...]
   order: tuple[str, ...]
   donation: tuple[DonationAdvice, ...]
   before: Layout

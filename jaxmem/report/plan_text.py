@@ -4,7 +4,11 @@ import itertools
 from collections.abc import Sequence
 
 from jaxmem import units
-from jaxmem.report.communication import communication_lines, replicated_lines
+from jaxmem.report.communication import (
+  communication_lines,
+  replicated_lines,
+  resharded_lines,
+)
 from jaxmem.report.donation import donation_lines
 from jaxmem.report.layout import PlannedBuffer
 from jaxmem.report.plan_data import (
@@ -40,6 +44,7 @@ def summary(plan: PlanData) -> str:
   exchanged = communication_lines(
     plan.communication, plan.baseline_communication
   )
+  exchanged += resharded_lines(plan.resharded)
   for label, line in [*exchanged, *replicated_lines(plan.replicated)]:
     lines.append(f"  {label:14}{line}")
   arena = plan.after

@@ -6,23 +6,30 @@ import pytest
 import tiny_hlo
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.proto import hlo_pb2
 from tiny_hlo import f32, tuple_of
 
 import jaxmem
 from jaxmem import cost, report, targets
-from jaxmem.report.communication import communication_lines, replicated_lines
+from jaxmem.report.communication import (
+  communication_lines,
+  replicated_lines,
+  resharded_lines,
+)
 
 _PAIR = [hlo_pb2.ReplicaGroup(replica_ids=(0, 1))]
 _RATES = cost.for_target("h200")
 
 
-def _gather(computation, operand, length, source):
+def _gather(computation, operand, length, source, op_name="step/dot_general"):
   shape = tuple_of(f32(length), f32(2 * length))
   start = computation.op(
     *("all-gather-start", shape, operand),
     replica_groups=_PAIR,
-    metadata=hlo_pb2.OpMetadata(source_file=source, source_line=7),
+    metadata=hlo_pb2.OpMetadata(
+      source_file=source, source_line=7, op_name=op_name
+    ),
   )
   return computation.op("all-gather-done", f32(2 * length), start)
 
@@ -68,6 +75,40 @@ def test_a_program_of_one_device_exchanges_nothing():
   main.op("dot", f32(8), main.parameter(f32(8)))
   assert report.communication_of(builder.module(main), _RATES) is None
   assert not communication_lines(None, None)
+
+
+@pytest.mark.parametrize(
+  ("op_name", "is_known"),
+  [
+    ("jit(step)/jvp()/dot_general", True),
+    ("params[0]['a']", True),
+    ("jit(step)/jvp()/shard_map/all_gather", False),
+    ("jit(step)/jvp()/shard_map/psum_scatter", False),
+    ("", False),
+  ],
+)
+def test_buffers_that_resharding_makes(op_name, is_known):
+  builder = tiny_hlo.Builder()
+  main = builder.computation("main")
+  x = main.parameter(f32(1000))
+  gathered = _gather(main, x, 1000, "step.py", op_name)
+  summed = main.op(
+    *("all-reduce", f32(2000), gathered),
+    replica_groups=_PAIR,
+    metadata=hlo_pb2.OpMetadata(op_name="jit(step)/dot_general"),
+  )
+  main.op("dot", f32(8), gathered, summed)
+  module = builder.module(main)
+  assigned = AssignmentModel(module, "cuda").assign()
+  placed = report.layout.describe(module, assigned)
+  found = report.resharded(module, assigned, placed)
+  if not is_known:
+    assert not found and not resharded_lines(found)
+    return
+  assert [(b.size_bytes, b.source) for b in found] == [(8000, "step.py:7")]
+  (label, total), (_, line) = resharded_lines(found)
+  assert (label, total) == ("resharding", "7.81 KiB at the peak:")
+  assert line.endswith("step.py:7")
 
 
 @pytest.mark.skipif(
