@@ -17,7 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-_RECOMPUTED = jax.checkpoint_policies.nothing_saveable
+from benchmarks.policies import policy_named
+
 _ADAM = (0.9, 0.95, 1e-8, 0.1)
 
 
@@ -45,6 +46,14 @@ def _shape(mesh: Mesh, dims: Sequence[int], dtype: Any, *spec: Any) -> Any:
   return jax.ShapeDtypeStruct(tuple(dims), dtype, sharding=sharding)
 
 
+def _checkpointed(
+  block: Callable[..., Any], policy: str | None
+) -> Callable[..., Any]:
+  if policy is None:
+    return block
+  return jax.checkpoint(block, policy=policy_named(policy))
+
+
 def residual_mlp(
   devices: Sequence[Any],
   *,
@@ -53,6 +62,7 @@ def residual_mlp(
   width: int = 4096,
   examples: int = 32,
   length: int = 4096,
+  policy: str | None = "nothing_saveable",
 ) -> ShardedStep:
   """Residual blocks of two square products in bfloat16, trained with SGD.
 
@@ -63,6 +73,8 @@ def residual_mlp(
     width: Of the products.
     examples: In a batch, over all devices.
     length: Rows in an example.
+    policy: What each block keeps, of `jax.checkpoint_policies`; None for no
+      checkpoints.
   """
   mesh = _mesh(devices, (len(devices),), "d")
   spec = ("d", None) if fsdp else (None, None)
@@ -71,14 +83,14 @@ def residual_mlp(
   shardings = jax.tree.map(lambda s: s.sharding, params)
   rows = NamedSharding(mesh, P("d", None, None))
 
-  @functools.partial(jax.checkpoint, policy=_RECOMPUTED)
   def block(x: Any, p: Any) -> Any:
     y = jax.nn.relu(x @ p["a"]) @ p["b"]
     return jax.lax.with_sharding_constraint(x + y, rows)
 
   def loss(params: Any, x: Any) -> Any:
+    checkpointed = _checkpointed(block, policy)
     for p in params:
-      x = block(x, p)
+      x = checkpointed(x, p)
     return (x.astype(jnp.float32) ** 2).mean()
 
   def step(params: Any, x: Any) -> Any:
@@ -119,12 +131,17 @@ class DecoderSize:
 
 
 def decoder(
-  devices: Sequence[Any], *, tensor: int, num_layers: int, size: DecoderSize
+  devices: Sequence[Any],
+  *,
+  tensor: int,
+  num_layers: int,
+  size: DecoderSize,
+  policy: str | None = "nothing_saveable",
 ) -> ShardedStep:
   """A decoder with rotated positions and gated products, trained with AdamW.
 
   Parameters and moments are float32, products bfloat16. Parameters are sharded
-  over all devices; blocks keep nothing for the backward pass but their input.
+  over all devices.
 
   Args:
     devices: What it runs on.
@@ -132,12 +149,14 @@ def decoder(
       rest divides the batch.
     num_layers: How many blocks.
     size: Of each.
+    policy: What each block keeps, of `jax.checkpoint_policies`; None for no
+      checkpoints.
   """
   mesh = _mesh(devices, (len(devices) // tensor, tensor), "dt")
   params = _decoder_params(mesh, num_layers, size)
   state = {"params": params, "mu": params, "nu": params}
   shardings = jax.tree.map(lambda s: s.sharding, params)
-  loss = functools.partial(_decoder_loss, mesh, size)
+  loss = functools.partial(_decoder_loss, mesh, size, policy)
 
   def step(state: Any, tokens: Any) -> Any:
     value, grads = jax.value_and_grad(loss)(state["params"], tokens)
@@ -197,11 +216,11 @@ def _decoder_params(mesh: Mesh, num_layers: int, size: DecoderSize) -> Any:
 
 
 def _decoder_loss(
-  mesh: Mesh, size: DecoderSize, params: Any, tokens: Any
+  mesh: Mesh, size: DecoderSize, policy: str | None, params: Any, tokens: Any
 ) -> Any:
   rows = NamedSharding(mesh, P("d", None, None))
   block = functools.partial(_decoder_block, mesh, size)
-  block = jax.checkpoint(block, policy=_RECOMPUTED)
+  block = _checkpointed(block, policy)
   table = params["embedding"].astype(jnp.bfloat16)
   table = jax.lax.with_sharding_constraint(
     table, NamedSharding(mesh, P("t", None))

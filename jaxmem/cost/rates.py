@@ -167,27 +167,33 @@ class Device:
     platform: "cpu" or "cuda": how XLA assigns buffers, and whether values can
       move to the host.
     rates: How fast it computes and copies; estimates of time are made of them.
+    num_devices: How many such devices a program runs on. What is not divided
+      between them yet is taken to be divided evenly.
   """
 
   platform: str
   rates: Rates
+  num_devices: int = 1
 
 
 def device_for(
-  target: targets.Target | str | None = None, per_host: int | None = None
+  target: targets.Target | str | None = None,
+  per_host: int | None = None,
+  num_devices: int = 1,
 ) -> Device:
   """Returns the device that a target describes; see `for_target`.
 
   Args:
     target: As there.
     per_host: How many devices share a host, if that is known.
+    num_devices: How many there are.
   """
   target = targets.get(target)
   rates = for_target(target)
   if rates.links is not None and per_host is not None:
     links = dataclasses.replace(rates.links, devices_per_host=per_host)
     rates = dataclasses.replace(rates, links=links)
-  return Device(platform=target.platform, rates=rates)
+  return Device(platform=target.platform, rates=rates, num_devices=num_devices)
 
 
 def for_target(target: targets.Target | str | None = None) -> Rates:

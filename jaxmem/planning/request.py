@@ -42,7 +42,13 @@ class Request:
     if self.target is not None or self.group is None:
       return cost.device_for(self.target or _local_target(platform))
     target = self.group.target or _known_like(platform, self.group.kind)
-    return cost.device_for(target, self.group.per_host)
+    group = self.group
+    return cost.device_for(target, group.per_host, group.num_devices)
+
+  @property
+  def num_devices(self) -> int:
+    """How many devices run the program."""
+    return self.group.num_devices if self.group and not self.target else 1
 
   @property
   def described(self) -> targets.Target | None:

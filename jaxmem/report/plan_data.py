@@ -59,8 +59,9 @@ class Budget:
     num_offloaded: Values that move to the host and back.
     num_dropped: Residuals that do not wait for the backward pass, but are made
       again: those of blocks, or arrays that loops would have stacked.
-    dropped_bytes: Their bytes before compilation. Where blocks are recomputed,
-      XLA would not have kept them all.
+    dropped_bytes: Their bytes before compilation; of several devices those of
+      one, as if they were divided evenly. Where blocks are recomputed, XLA
+      would not have kept them all.
     step_s: Seconds of the step without these.
     extra_s: Seconds that they add.
     written_s: Seconds of XLA's own schedule of the step as it is written.

@@ -53,8 +53,9 @@ def pick(
   as_written = Version(step=written)
   if request.limit_bytes is None:
     return as_written, None
-  stacked_bytes = scan.droppable_bytes(written.jaxpr)
-  step = blocks.BlockStep(written.jaxpr)
+  parts = request.num_devices
+  stacked_bytes = scan.droppable_bytes(written.jaxpr) // parts
+  step = blocks.BlockStep(written.jaxpr, num_devices=parts)
   if not stacked_bytes and not step.blocks.number:
     return as_written, None
   search = _VersionSearch(as_written, schedules, request)
@@ -110,7 +111,7 @@ def _small_versions(
   device = request.device(schedules.platform)
   if scan.droppable_bytes(written.jaxpr):
     yield stacking_less(written, "all", device)
-  step = blocks.BlockStep(written.jaxpr)
+  step = blocks.BlockStep(written.jaxpr, num_devices=device.num_devices)
   number = step.blocks.number
   for num_groups in dict.fromkeys((number, (number + 1) // 2)):
     if num_groups:

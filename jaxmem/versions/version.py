@@ -39,9 +39,8 @@ class Recipe:
       device: The device planned for.
     """
     if self.choice is not None:
-      recomputed = blocks.BlockStep(step.jaxpr).recompute(
-        self.choice, device.rates, self.answers
-      )
+      found = blocks.BlockStep(step.jaxpr, num_devices=device.num_devices)
+      recomputed = found.recompute(self.choice, device.rates, self.answers)
       return recomputing_blocks(step, self.choice, recomputed)
     if self.answers:
       return stacking_less(step, "all", device, self.answers)
@@ -56,7 +55,7 @@ class Version:
     step: The step with the jaxpr of this version.
     choice: How blocks are recomputed; None for not at all.
     num_residuals: How many arrays do not wait for the backward pass any more.
-    saved_bytes: Their bytes.
+    saved_bytes: Their bytes, of one device if there are several.
     extra_s: Estimated seconds that the step takes more; negative where storing
       took longer than making them again.
     dropped: Names of those that loops do not stack.
@@ -90,13 +89,14 @@ def stacking_less(
 
   Args:
     step: The step as it is written.
-    save_bytes: What loops do not stack, as `scan.rewrite_step` takes it.
+    save_bytes: What loops do not stack on a device; see `scan.rewrite_step`.
     device: The device planned for.
     known: What was chosen before, likewise.
   """
+  parts = device.num_devices
   rewritten = scan.rewrite_step(
     step.jaxpr,
-    save_bytes,
+    save_bytes if save_bytes == "all" else parts * save_bytes,
     device.rates,
     # On CPU the results of a step do not change by a bit. A GPU may choose
     # other kernels anyway, and memory traffic is what its time goes to.
@@ -106,7 +106,7 @@ def stacking_less(
   return Version(
     step=step.with_jaxpr(rewritten.closed_jaxpr),
     num_residuals=len(rewritten.dropped),
-    saved_bytes=rewritten.saved_bytes,
+    saved_bytes=rewritten.saved_bytes // parts,
     dropped=rewritten.dropped,
     answers=rewritten.answers,
   )

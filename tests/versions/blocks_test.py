@@ -18,7 +18,7 @@ from jaxmem import cost
 from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.jaxpr.flatten import flatten
 from jaxmem.planning.request import Request
-from jaxmem.versions import blocks, pick
+from jaxmem.versions import blocks, pick, scan
 from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
@@ -26,6 +26,7 @@ from jaxmem.versions.blocks.recipe import make_groups, make_recipe
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
 from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import Values, num_bytes
+from jaxmem.versions.version import stacking_less
 
 _RATES = cost.for_target("h200")
 _NUM_STEPS = 3
@@ -301,6 +302,50 @@ class KeepTest(parameterized.TestCase):
     self.assertEqual(
       products, [fewest + n for n in (num_blocks, num_blocks - 1, 0)]
     )
+
+
+class DevicesTest(absltest.TestCase):
+  def test_a_device_has_its_part(self):
+    step, args = blocks_cases.CASES["chain"]()
+    jaxpr = jax.make_jaxpr(step)(*args)
+    alone = blocks.BlockStep(jaxpr)
+    divided = blocks.BlockStep(jaxpr, num_devices=4)
+    self.assertEqual(
+      divided.blocks.crossing_bytes, alone.blocks.crossing_bytes // 4
+    )
+    every = blocks.BlockChoice(num_groups=2)
+    whole, part = (each.recompute(every, _RATES) for each in (alone, divided))
+    self.assertGreater(part.dropped_bytes, 0)
+    self.assertEqual(part.dropped_bytes, whole.dropped_bytes // 4)
+    self.assertAlmostEqual(part.again_s, whole.again_s / 4)
+    self.assertAlmostEqual(part.fused_s, whole.fused_s / 4)
+    # What there is room for on each device, there is four times in all.
+    room = 20_000 // 4
+    kept = divided.recompute(
+      blocks.BlockChoice(num_groups=2, keep_bytes=room), _RATES
+    )
+    same = alone.recompute(
+      blocks.BlockChoice(num_groups=2, keep_bytes=4 * room), _RATES
+    )
+    self.assertGreater(kept.kept_bytes, 0)
+    self.assertLessEqual(kept.kept_bytes, room)
+    self.assertEqual(kept.answers, same.answers)
+
+  def test_what_loops_stack_is_divided(self):
+    step, args = scan_cases.CASES["layers"]()
+    written = TracedStep(jax.jit(step).trace(*args))
+    half = scan.droppable_bytes(written.jaxpr) // 2
+    found = [
+      stacking_less(
+        written,
+        half // parts,
+        cost.Device(platform="cpu", rates=_RATES, num_devices=parts),
+      )
+      for parts in (1, 2)
+    ]
+    self.assertNotEmpty(found[0].dropped)
+    self.assertEqual(found[1].dropped, found[0].dropped)
+    self.assertEqual(found[1].saved_bytes, found[0].saved_bytes // 2)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from jax.extend import core
@@ -56,8 +57,9 @@ class Recomputed:
 
   Attributes:
     num_dropped: How many values do not stay for the backward pass any more.
-    dropped_bytes: Their bytes in the jaxpr. XLA would not have kept them all:
-      it recomputes much by itself, where it fuses.
+    dropped_bytes: Their bytes in the jaxpr, of one device if there are several.
+      XLA would not have kept them all: it recomputes much by itself, where it
+      fuses.
     kept_bytes: Of what groups keep besides.
     again_s: Estimated seconds of the products and other heavy equations that
       run again.
@@ -88,20 +90,29 @@ class BlockStep:
   Args:
     closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
     runs: How many times it runs; estimates of seconds are for all.
+    num_devices: How many share its values; bytes and seconds are those of one,
+      as if each had an even part of everything.
 
   Attributes:
     blocks: The blocks of the step; if it has none, those of the body within
       that has most, such as that of a loop over parts of a batch.
   """
 
-  def __init__(self, closed_jaxpr: core.Jaxpr, *, runs: int = 1):
+  def __init__(
+    self, closed_jaxpr: core.Jaxpr, *, runs: int = 1, num_devices: int = 1
+  ):
     self._given = closed_jaxpr
     self._runs = runs
+    self._num_devices = num_devices
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
     # What loops, branches and calls run: by equation, and place in it.
     self._inner = {
-      (index, place): BlockStep(body, runs=runs * num_runs(eqn))
+      (index, place): BlockStep(
+        body,
+        runs=runs * num_runs(eqn),
+        num_devices=num_devices // _num_manual(eqn),
+      )
       for index, eqn in enumerate(self._values.eqns)
       for place, body in enumerate(bodies(eqn))
       if not self._blocks
@@ -131,25 +142,29 @@ class BlockStep:
       raise ValueError(f"num_groups must be positive, got {choice.num_groups}.")
     chooser = Chooser(known)
     recipes: dict[BlockStep, list[Recipe]] = {}
-    kept, dropped, again_s, fused_s = [], [], [], []
+    num_dropped, kept, dropped, again_s, fused_s = 0, 0, 0, 0.0, 0.0
     for step in self._with_blocks():
+      parts = step._num_devices
       groups = make_groups(step._values, step._blocks, choice.num_groups)
-      stays = choose_kept(groups, choice.keep_bytes, rates, chooser)
+      stays = choose_kept(groups, parts * choice.keep_bytes, rates, chooser)
       made = [r for group in groups if (r := make_recipe(group, stays))]
       recipes[step] = made
-      kept += stays
-      dropped += [var for recipe in made for var in recipe.dropped]
-      again_s.append(step._runs * again_seconds(made, rates))
-      fused_s.append(step._runs * sum(fused_seconds(r, rates) for r in made))
+      lost = [var for recipe in made for var in recipe.dropped]
+      num_dropped += len(lost)
+      dropped += sum(num_bytes(v) for v in lost) // parts
+      kept += sum(num_bytes(v) for v in stays) // parts
+      share = step._runs / parts
+      again_s += share * again_seconds(made, rates)
+      fused_s += share * sum(fused_seconds(r, rates) for r in made)
     return Recomputed(
-      num_dropped=len(dropped),
-      dropped_bytes=sum(num_bytes(v) for v in dropped),
-      kept_bytes=sum(num_bytes(v) for v in kept),
-      again_s=sum(again_s),
-      fused_s=sum(fused_s),
+      num_dropped=num_dropped,
+      dropped_bytes=dropped,
+      kept_bytes=kept,
+      again_s=again_s,
+      fused_s=fused_s,
       answers=tuple(chooser.answers),
       rewrite=functools.cache(
-        lambda: self._rewritten(recipes) if dropped else self._given
+        lambda: self._rewritten(recipes) if num_dropped else self._given
       ),
     )
 
@@ -178,7 +193,16 @@ class BlockStep:
       number = len(self._blocks)
       groups = make_groups(self._values, self._blocks, number)
       total = sum(crossing_bytes(group) for group in groups)
+      total //= self._num_devices
       return Blocks(number=number, crossing_bytes=total // number)
     none = Blocks(number=0, crossing_bytes=0)
     found = [inner.blocks for inner in self._inner.values()]
     return max([none, *found], key=lambda blocks: blocks.number)
+
+
+def _num_manual(eqn: core.JaxprEqn) -> int:
+  """Returns over how many devices an equation divides its operands itself."""
+  if eqn.primitive.name != "shard_map":
+    return 1
+  sizes = eqn.params["mesh"].shape
+  return math.prod(sizes[axis] for axis in eqn.params["manual_axes"])
