@@ -44,6 +44,10 @@ class LimitPlanner:
     module: A scheduled module.
     device: The device planned for.
     options: How hard to try.
+
+  Attributes:
+    device: The device planned for.
+    own: What XLA's own schedule takes.
   """
 
   def __init__(self, module: Module, device: cost.Device, options: Options):
@@ -52,7 +56,8 @@ class LimitPlanner:
     self._first_s: dict[int, float] = {}
     self._name = module.name.removeprefix("jit_")
     self._options = options
-    self._device = device
+    self.device = device
+    self.own = cost.step_time(module, device.rates)
     with self._timed():
       planned = plan_module(
         module,
@@ -69,7 +74,7 @@ class LimitPlanner:
     planned = _as_given(self._planned.planned)
     if planned is None:
       return None
-    return OrderedModule(planned, self._device.rates, self._options.offload)
+    return OrderedModule(planned, self.device.rates, self._options.offload)
 
   def _bases(self) -> Iterator[OrderedModule]:
     """Yields the planned order at once, XLA's own when it is asked for."""
@@ -96,8 +101,12 @@ class LimitPlanner:
 
   @property
   def step_s(self) -> float:
-    """Estimated seconds of a step without edits."""
-    return self._planned.step_s
+    """Estimated seconds of a step without edits.
+
+    By XLA's own schedule if it exchanges anything, so that what is exchanged
+    counts, but for what can be hidden.
+    """
+    return self.own.seconds if self.own.collective_s else self._planned.step_s
 
   def mapping_s(self, limit_bytes: int) -> float:
     """Estimates what `Rates.mapping_s` says of a plan for a limit."""
@@ -150,12 +159,49 @@ class LimitPlanner:
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
     """
-    best: Fit | None = self._planned.unedited()
     room = limit_bytes - self._planned.fixed_bytes
-    with self._timed():
-      if best.temp_bytes > room:
-        best = self._cheapest(room)
-    return None if best is None else self._plan(best, limit_bytes)
+    best, best_s, waiting_s = None, math.inf, math.inf
+    shares = _TUNING.hiding_room_shares if self.own.collective_s else (1.0,)
+    for share in shares:
+      with self._timed():
+        fits = self._fits(room, share, waiting_s)
+      for fit in fits:
+        found = self._plan(fit, limit_bytes)
+        seconds = found.decision.schedule_s
+        if found.planned_bytes <= room and seconds < best_s:
+          best, best_s = found, seconds
+          waiting_s = seconds - found.decision.extra_s - self._hidden_s
+    return best
+
+  @functools.cached_property
+  def _hidden_s(self) -> float:
+    """Seconds of a step without edits that has room to hide transfers in."""
+    module = self._planned.planned.module
+    hidden = hide_transfers(module, self.device, self.xla_bytes)
+    return hidden.seconds if hidden else self._planned.step_s
+
+  def _fits(self, room: int, share: float, waiting_s: float) -> list[Fit]:
+    """Returns what fits a share of the room: the rest is to hide transfers in.
+
+    XLA's own order need not fit: with transfers hidden, it may.
+
+    Args:
+      room: Most bytes of temporaries.
+      share: The share.
+      waiting_s: Seconds that the best plan so far might wait less.
+    """
+    lower = int(share * room)
+    bases = self._bases() if self.own.collective_s else (self._planned,)
+    if self._planned.unedited().temp_bytes <= lower:
+      # With all of the room, these were tried.
+      return [base.unedited() for base in bases] if share == 1.0 else []
+    if share < 1.0:
+      sizes = (room, lower)
+      some_s, more_s = (self._planned.estimate(VIEWS[0], s) for s in sizes)
+      if not more_s - some_s < waiting_s:
+        return []
+    found = self._cheapest(lower)
+    return [] if found is None else [found]
 
   @contextlib.contextmanager
   def _timed(self) -> Iterator[None]:
@@ -176,12 +222,12 @@ class LimitPlanner:
       self._first_s.setdefault(room, self._elapsed_s())
       module = base.edited(best.edits)
       order, planned_bytes = None, best.temp_bytes
-      hidden = hide_transfers(module, self._device, room)
+      hidden = hide_transfers(module, self.device, room)
       if hidden is not None:
         order, planned_bytes = hidden.order, hidden.temp_bytes
         module = hidden.module
       if self._options.verify and (best.edits or hidden):
-        verify_module(AssignmentModel(module, self._device.platform))
+        verify_module(AssignmentModel(module, self.device.platform))
       bound = self._least_base().bound.num_bytes
       rates = self._device.rates
       schedule_s = cost.step_time(module, rates).seconds
@@ -194,7 +240,7 @@ class LimitPlanner:
       fixed_bytes=base.fixed_bytes,
       planned_bytes=planned_bytes,
       lower_bound_bytes=min(planned_bytes, bound),
-      step_s=base.step_s,
+      step_s=self.step_s if self.own.collective_s else base.step_s,
       extra_s=best.extra_s,
       schedule_s=schedule_s,
       first_s=self._first_s[room],

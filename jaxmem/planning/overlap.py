@@ -74,11 +74,14 @@ def hide_transfers(
   least_s = given.seconds
   for _ in range(_TUNING.num_limits):
     excess = 0
-    found = orders.fastest(limit, least_s)
-    if found is not None:
-      excess = max(0, found.temp_bytes - room_bytes)
-      if not excess:
-        best, least_s = found, found.seconds
+    for found in orders.fastest(limit, least_s):
+      # Limits above what is taken change nothing.
+      limit = min(limit, found.temp_bytes + orders.base_bytes)
+      if found.temp_bytes <= room_bytes:
+        if found.seconds * _ROUNDING < least_s:
+          best, least_s = found, found.seconds
+        break
+      excess = excess or found.temp_bytes - room_bytes
     limit -= max(excess, int(_TUNING.least_lowering * limit))
   return best
 
@@ -223,14 +226,18 @@ class _Orders:
       return filled or found
     return min(filled, found, key=lambda f: f.num_synchronous)
 
-  def fastest(self, limit_bytes: int, slowest_s: float) -> Overlapped | None:
-    """Returns the fastest order that is found for a limit of live bytes.
+  def fastest(self, limit_bytes: int, slowest_s: float) -> Iterator[Overlapped]:
+    """Yields the orders that are found for a limit of live bytes.
 
-    None if it is not fast enough.
+    First the one that waits least, then the one that takes less memory; none
+    that is not fast enough.
     """
     nodes = walk(self._program, limit_bytes)
-    nodes = fill_waits(self._program, nodes, limit_bytes)
-    return self._timed(nodes, slowest_s)
+    filled = fill_waits(self._program, nodes, limit_bytes)
+    for order in (filled, nodes) if filled != nodes else (nodes,):
+      found = self._timed(order, slowest_s)
+      if found is not None:
+        yield found
 
   def _timed(self, nodes: Sequence[int], slowest_s: float) -> Overlapped | None:
     """Returns an order with its bytes, if it is fast enough."""

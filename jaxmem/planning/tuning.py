@@ -87,6 +87,8 @@ class FitTuning:
       be packed badly.
     promising_ratio: A sketch for a share of the room is followed if it costs
       less than so many times the plan for all of it.
+    hiding_room_shares: Shares of the room that edits are chosen for where
+      collectives are to be hidden in the rest: `benchmarks.devices_benchmark`.
     shrinking_share: The share of the smallest plan's bytes that the next sketch
       is asked for; measured by `benchmarks.limit_sweep_benchmark`, which plans
       for the smallest bytes that an error names.
@@ -101,6 +103,7 @@ class FitTuning:
   few_steps: int = 400
   unlucky_ratio: float = 1.25
   promising_ratio: float = 1.15
+  hiding_room_shares: tuple[float, ...] = (1.0, 0.97, 0.94, 0.9, 0.85)
   shrinking_share: float = 0.98
 
 

@@ -1,6 +1,8 @@
 """Tests of collectives: when they are waited for, and what hides them."""
 
+import dataclasses
 import random
+from unittest import mock
 
 import tiny_hlo
 from absl.testing import absltest, parameterized
@@ -12,6 +14,7 @@ from tiny_hlo import f32, tuple_of
 from jaxmem import cost
 from jaxmem.graph import check_order, from_hlo, liveness
 from jaxmem.options import Options
+from jaxmem.planning import TUNING, LimitPlanner, fit
 from jaxmem.planning.late_kernels import fill_waits
 from jaxmem.planning.overlap import hide_transfers
 from jaxmem.planning.overlapped_program import Program, Transfer
@@ -262,6 +265,48 @@ class HideTest(parameterized.TestCase):
       before = liveness.peak_bytes(entry.graph, nodes)
       after = liveness.peak_bytes(entry.graph, filled)
       self.assertLessEqual(after, max(before, limit))
+
+
+class LimitTest(parameterized.TestCase):
+  def test_edits_leave_room_to_hide_transfers_in(self):
+    # In half a second each value of the forward pass can be made again, which
+    # leaves room for a gather that would be waited for for a second.
+    module = _backward_pass(8)
+    rates = dataclasses.replace(_RATES, memory_bytes_per_s=4000.0)
+    device = cost.Device(platform="cuda", rates=rates)
+    planner = LimitPlanner(module, device, Options(verify=True))
+    limit = planner.total_bytes
+    found = planner.fit(limit)
+    decision = found.decision
+    self.assertNotEmpty(decision.edits.recomputes)
+    self.assertLessEqual(decision.fixed_bytes + decision.planned_bytes, limit)
+    seconds = cost.step_time(found.module, rates).seconds
+    self.assertEqual(decision.schedule_s, seconds)
+    all_of_it = dataclasses.replace(TUNING.fit, hiding_room_shares=(1.0,))
+    with mock.patch.object(fit, "_TUNING", all_of_it):
+      full = planner.fit(limit).decision
+    self.assertEmpty(full.edits.recomputes)
+    self.assertLess(seconds, full.schedule_s)
+
+  @parameterized.parameters(*range(8))
+  def test_with_the_bytes_of_xla_none_is_slower(self, seed):
+    module = _random_module(random.Random(seed))
+    planner = LimitPlanner(module, _DEVICE, Options())
+    own = cost.step_time(module, _RATES)
+    found = planner.fit(planner.xla_bytes).decision
+    self.assertLessEqual(found.schedule_s, own.seconds * (1 + 1e-9))
+    self.assertEqual((planner.step_s, found.step_s), (own.seconds,) * 2)
+
+
+def _backward_pass(num_layers):
+  """Reads what a forward pass made, last first, and gathers for each step."""
+  program = _Program()
+  shards = [program.shard(f"p{n}") for n in range(num_layers)]
+  made = [program.kernel(f"a{n}") for n in range(num_layers)]
+  for n in reversed(range(num_layers)):
+    gathered = program.done(program.start(shards[n], f"start{n}"), f"done{n}")
+    program.kernel(f"b{n}", made[n], gathered)
+  return program.module()
 
 
 def _random_module(rng):
