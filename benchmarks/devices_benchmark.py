@@ -7,7 +7,8 @@ Each step is compiled by XLA without its latency-hiding scheduler, by XLA as jax
 does by default, and as planned; bytes are XLA's figures of these. Seconds, and
 which collectives run beside kernels, are estimates for the schedules, the same
 for both (`jaxmem.cost.step_time`). `python -m benchmarks.devices_report` fills
-docs/devices.md.
+docs/devices.md. With `--policies` the step has no checkpoints, and is compiled
+by XLA with each policy in turn as well, to compare what limits lead to with.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import jax
 from absl import app, flags, logging
 
 import jaxmem
+from benchmarks.policies import POLICIES
 from benchmarks.row_output import emit_row, versions
 from benchmarks.sharded import (
   DecoderSize,
@@ -61,6 +63,9 @@ _LIMITS = flags.DEFINE_list(
   "Percents of XLA's temporaries that limits leave, besides arguments and"
   " outputs.",
 )
+_POLICIES = flags.DEFINE_bool(
+  "policies", False, "Whether to compare limits with policies of checkpoints."
+)
 _OUTPUT = flags.DEFINE_string("output", None, "File to append the rows to.")
 
 
@@ -69,16 +74,22 @@ def main(argv: list[str]) -> None:
   del argv
   for name in _STEPS.value:
     devices = jaxmem.devices("h200", hosts=_HOSTS.value, per_host=8)
-    step = build(name, devices, _LAYERS.value)
+    made = functools.partial(build, name, devices, _LAYERS.value)
+    step, policies = made(), {}
+    if _POLICIES.value:
+      step = made(policy=None)
+      policies = {policy: made(policy=policy) for policy in POLICIES}
     logging.info("%s on %d devices", step.name, len(devices))
-    for row in measure(step, list(map(float, _LIMITS.value))):
+    for row in measure(step, list(map(float, _LIMITS.value)), policies):
       common = {"step": step.name, "hosts": _HOSTS.value}
       made = versions("jax", "jaxlib", "jaxmem")
       emit_row({**common, **row, "versions": made}, _OUTPUT.value)
 
 
-def build(name: str, devices: list[Any], num_layers: int) -> ShardedStep:
-  """Returns a step by its name.
+def build(
+  name: str, devices: list[Any], num_layers: int, **policy: str | None
+) -> ShardedStep:
+  """Returns a step by its name; `policy` as the step takes it.
 
   Raises:
     ValueError: If there is none of that name.
@@ -90,7 +101,9 @@ def build(name: str, devices: list[Any], num_layers: int) -> ShardedStep:
   }
   if name in makers:
     examples = 4 * len(devices)
-    return makers[name](devices, num_layers=num_layers, examples=examples)
+    return makers[name](
+      devices, num_layers=num_layers, examples=examples, **policy
+    )
   if kind not in _SIZES or sharding not in ("fsdp", "tensor"):
     raise ValueError(f"unknown step {name!r}; see --help.")
   return decoder(
@@ -98,19 +111,25 @@ def build(name: str, devices: list[Any], num_layers: int) -> ShardedStep:
     tensor=2 if sharding == "tensor" else 1,
     num_layers=num_layers,
     size=_SIZES[kind],
+    **policy,
   )
 
 
-def measure(step: ShardedStep, percents: list[float]) -> list[dict[str, Any]]:
+def measure(
+  step: ShardedStep,
+  percents: list[float],
+  policies: Mapping[str, ShardedStep],
+) -> list[dict[str, Any]]:
   """Compiles a step in all ways.
 
   Args:
     step: The step.
     percents: Of XLA's temporaries, what limits leave.
+    policies: The same step with checkpoints, by their policies.
 
   Returns:
-    A row for XLA without hiding, one for XLA, one for the plan, and one for
-    each limit.
+    A row for XLA without hiding, one for XLA, one for XLA with each policy, one
+    for the plan, and one for each limit.
   """
   start = time.perf_counter()
   jitted = jax.jit(step.fun, donate_argnums=0)
@@ -134,6 +153,7 @@ def measure(step: ShardedStep, percents: list[float]) -> list[dict[str, Any]]:
       "compile_s": compile_s,
       **_communication(own),
     },
+    *(_with_policy(*each) for each in policies.items()),
     {"way": "jaxmem", **_planned(plan)},
   ]
   fixed = plan.total_bytes - plan.temp_bytes
@@ -146,6 +166,16 @@ def measure(step: ShardedStep, percents: list[float]) -> list[dict[str, Any]]:
       smallest = error.smallest_bytes - fixed
       rows.append({**way, "error": "no plan", "smallest_bytes": smallest})
   return rows
+
+
+def _with_policy(policy: str, step: ShardedStep) -> dict[str, Any]:
+  plan = _plan(step)
+  return {
+    "way": f"XLA, {policy}",
+    "temp_bytes": plan.baseline_temp_bytes,
+    "predicted_bytes": plan.baseline_predicted_bytes,
+    **_communication(plan.baseline_communication),
+  }
 
 
 def _plan(step: ShardedStep, **limit: Any) -> jaxmem.Plan:

@@ -54,6 +54,13 @@ def _checkpointed(
   return jax.checkpoint(block, policy=policy_named(policy))
 
 
+def _words(policy: str | None) -> str:
+  """Says what is not usual in the name of a step."""
+  if policy == "nothing_saveable":
+    return ""
+  return f", {policy}" if policy else ", no checkpoints"
+
+
 def residual_mlp(
   devices: Sequence[Any],
   *,
@@ -101,7 +108,7 @@ def residual_mlp(
   batch = _shape(mesh, (examples, length, width), jnp.bfloat16, "d", None, None)
   kind = "FSDP" if fsdp else "data parallel"
   return ShardedStep(
-    name=f"residual MLP, {num_layers} blocks, {kind}",
+    name=f"residual MLP, {num_layers} blocks, {kind}{_words(policy)}",
     fun=step,
     args=(params, batch),
   )
@@ -168,7 +175,8 @@ def decoder(
   if tensor > 1:
     kind = f"tensor {tensor} x data {len(devices) // tensor}"
   return ShardedStep(
-    name=f"decoder, {num_layers} layers of {size.width}, {kind}",
+    name=f"decoder, {num_layers} layers of {size.width}, {kind}"
+    f"{_words(policy)}",
     fun=step,
     args=(state, tokens),
   )

@@ -83,10 +83,11 @@ def _transfer(
 
 
 def has_transfers(module: Module) -> bool:
-  """Whether the entry copies to or from the host, or starts collectives."""
+  """Whether it copies to or from the host, or starts collectives."""
   return any(
     direction(i) is not None or collective_start(module, i) is not None
-    for i in module.entry.instructions
+    for computation_id in module.scheduled_ids
+    for i in module.by_id[computation_id].instructions
   )
 
 
@@ -131,12 +132,15 @@ class ScheduleTimer:
         if begun is not None:
           self.transfers[instruction.id] = begun
 
-  def time(self, module: Module) -> StepTime:
-    """Returns the times of the module, or of one that differs in order only."""
-    return self._of(module, module.entry.id)
+  def time(self, module: Module, computation_id: int | None = None) -> StepTime:
+    """Returns the times of one run of a computation, on links that are idle.
 
-  def _of(self, module: Module, computation_id: int) -> StepTime:
-    """Runs a computation on idle links."""
+    Args:
+      module: The module, or one that differs in order only.
+      computation_id: Of what runs; None for the entry.
+    """
+    if computation_id is None:
+      computation_id = module.entry.id
     run = _Run(self.transfers, self.seconds)
     for instruction in module.schedule(computation_id):
       if instruction.id in self.transfers:
@@ -161,7 +165,7 @@ class ScheduleTimer:
     """
     if instruction.opcode not in _CALLERS:
       return None
-    runs = [self._of(module, callee) for callee in instruction.callees]
+    runs = [self.time(module, callee) for callee in instruction.callees]
     if not any(
       run.collective_s or run.to_host_bytes or run.from_host_bytes
       for run in runs

@@ -35,7 +35,7 @@ class Overlapped:
   """An order that waits less.
 
   Attributes:
-    order: Ids of the entry's instructions in execution order.
+    order: Ids of the instructions in execution order.
     temp_bytes: Predicted temporaries.
     seconds: Estimated, of a run.
     num_synchronous: Collectives that run beside nothing.
@@ -103,29 +103,62 @@ def hide_planned_transfers(
   """
   if not cost.has_transfers(planned.module):
     return planned
-  decision, rates = planned.decision, device.rates
+  rates = device.rates
   own = cost.step_time(planned.given, rates)
+  slower = (1.0 + options.max_slowdown) * _ROUNDING
+  planned = _with_fast_bodies(planned, device, slower)
+  decision = planned.decision
   if own.to_host_bytes or own.from_host_bytes:
     room = max(decision.baseline_bytes, decision.planned_bytes)
     hidden = hide_transfers(planned.module, device, room)
     return planned if hidden is None else _with(planned, hidden)
-  slowest_s = own.seconds * (1.0 + options.max_slowdown) * _ROUNDING
+  slowest_s = own.seconds * slower
   if cost.step_time(planned.module, rates).seconds <= slowest_s:
     return planned
   enough = decision.baseline_bytes * (1.0 - options.min_gain)
   as_given = PlannedModule.of(planned.given, decision.as_given())
   for base in (planned, as_given):
-    fewest = _fewest_bytes(base, device, slowest_s, own.num_synchronous)
+    orders = _Orders(base.module, device)
+    fewest = _fewest_bytes(
+      orders, decision.baseline_bytes, slowest_s, own.num_synchronous
+    )
     if fewest is not None and fewest.temp_bytes <= enough:
       return _with(base, fewest)
   return as_given
 
 
+def _with_fast_bodies(
+  planned: PlannedModule[ModulePlan], device: Device, slower: float
+) -> PlannedModule[ModulePlan]:
+  """Returns a plan in which no loop's body takes longer than XLA's.
+
+  Args:
+    planned: A plan that minds only bytes.
+    device: The device planned for.
+    slower: How many times as long a body may take.
+  """
+  timer = cost.ScheduleTimer(planned.given, device.rates)
+  for body_id in sorted(planned.decision.orders):
+    own = timer.time(planned.given, body_id)
+    slowest_s = slower * own.seconds
+    is_entry = body_id == planned.given.entry.id
+    if is_entry or timer.time(planned.module, body_id).seconds <= slowest_s:
+      continue
+    orders = _Orders(planned.module, device, body_id)
+    order = [i.id for i in planned.given.schedule(body_id)]
+    given = orders.timed(order, slowest_s)
+    assert given is not None
+    found = _fewest_bytes(
+      orders, given.temp_bytes, slowest_s, own.num_synchronous
+    )
+    if found is None or found.temp_bytes > given.temp_bytes:
+      found = given
+    planned = _with(planned, found, body_id)
+  return planned
+
+
 def _fewest_bytes(
-  planned: PlannedModule[ModulePlan],
-  device: Device,
-  slowest_s: float,
-  num_synchronous: int,
+  orders: _Orders, most_bytes: int, slowest_s: float, num_synchronous: int
 ) -> Overlapped | None:
   """Finds the order with the fewest bytes that is fast enough.
 
@@ -133,7 +166,6 @@ def _fewest_bytes(
   Orders with no more synchronous collectives than are given come before others:
   how well they hide depends less on estimates.
   """
-  orders = _Orders(planned.module, device)
   tight = [
     orders.fast(limit, slowest_s, num_synchronous)
     for limit in orders.tight_limits()
@@ -144,7 +176,7 @@ def _fewest_bytes(
       fitting,
       key=lambda f: (f.num_synchronous > num_synchronous, f.temp_bytes),
     )
-  for limit in orders.loose_limits(planned.decision.baseline_bytes):
+  for limit in orders.loose_limits(most_bytes):
     found = orders.fast(limit, slowest_s, num_synchronous)
     if found is not None:
       return found
@@ -152,15 +184,18 @@ def _fewest_bytes(
 
 
 def _with(
-  planned: PlannedModule[ModulePlan], hidden: Overlapped
+  planned: PlannedModule[ModulePlan],
+  hidden: Overlapped,
+  computation_id: int | None = None,
 ) -> PlannedModule[ModulePlan]:
-  """Returns a plan with another order of the entry."""
+  """Returns a plan with another order of a computation, the entry if None."""
   decision = planned.decision
   is_as_small = hidden.temp_bytes == decision.planned_bytes
-  entry_id = planned.given.entry.id
+  if computation_id is None:
+    computation_id = planned.given.entry.id
   decision = dataclasses.replace(
     decision,
-    orders={**decision.orders, entry_id: hidden.order},
+    orders={**decision.orders, computation_id: hidden.order},
     planned_bytes=hidden.temp_bytes,
     status=decision.status if is_as_small else "feasible",
   )
@@ -170,23 +205,33 @@ def _with(
 
 
 class _Orders:
-  """Orders of one module that wait less, for limits of live bytes.
+  """Orders of one computation that wait less, for limits of live bytes.
+
+  Args:
+    module: A scheduled module.
+    device: The device planned for.
+    computation_id: Of what is ordered; None for the entry.
 
   Attributes:
     base_bytes: Live bytes that are no temporaries.
   """
 
-  def __init__(self, module: Module, device: Device):
+  def __init__(
+    self, module: Module, device: Device, computation_id: int | None = None
+  ):
     self._module = module
+    computation = module.entry
+    if computation_id is not None:
+      computation = module.by_id[computation_id]
     self._platform = device.platform
     self._model = AssignmentModel(module, device.platform)
-    self._entry = from_hlo(self._model, module.entry)
-    self.base_bytes = self._entry.graph.base_bytes
+    self._graph = from_hlo(self._model, computation)
+    self.base_bytes = self._graph.graph.base_bytes
     self._timer = cost.ScheduleTimer(module, device.rates)
     self._program = Program(
-      self._entry.graph,
-      [self._timer.seconds[i.id] for i in self._entry.instructions],
-      _transfers(self._entry, self._timer),
+      self._graph.graph,
+      [self._timer.seconds[i.id] for i in self._graph.instructions],
+      _transfers(self._graph, self._timer),
     )
 
   def tight_limits(self) -> Iterator[int]:
@@ -240,15 +285,18 @@ class _Orders:
         yield found
 
   def _timed(self, nodes: Sequence[int], slowest_s: float) -> Overlapped | None:
-    """Returns an order with its bytes, if it is fast enough."""
-    order = tuple(self._entry.schedule(nodes))
-    changed = self._module.with_schedules({self._module.entry.id: order})
-    run = self._timer.time(changed)
+    return self.timed(self._graph.schedule(nodes), slowest_s)
+
+  def timed(self, order: Sequence[int], slowest_s: float) -> Overlapped | None:
+    """Returns an order of ids with its bytes, if it is fast enough."""
+    computation_id = self._graph.computation.id
+    changed = self._module.with_schedules({computation_id: order})
+    run = self._timer.time(changed, computation_id)
     if run.seconds > slowest_s:
       return None
     model = AssignmentModel(changed, self._platform, self._model)
     return Overlapped(
-      order=order,
+      order=tuple(order),
       temp_bytes=model.temp_bytes(),
       seconds=run.seconds,
       num_synchronous=run.num_synchronous,

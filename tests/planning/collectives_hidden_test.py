@@ -219,6 +219,44 @@ class HideTest(parameterized.TestCase):
     self.assertLess(least.decision.planned_bytes, decision.planned_bytes)
     self.assertGreater(cost.step_time(least.module, _RATES).exposed_s, 0)
 
+  def test_a_loop_does_not_wait_longer_than_by_xla(self):
+    # By XLA the gather is under way beside both large arrays.
+    builder = tiny_hlo.Builder()
+    body = builder.computation("body")
+    carried = body.parameter(f32(125), name="carried")
+    shape = tuple_of(f32(125), f32(250))
+    start = body.op(
+      *("all-gather-start", shape, carried),
+      name="start",
+      replica_groups=_PAIR,
+    )
+    a = body.op("dot", f32(250), carried, name="a")
+    large = body.op("dot", f32(500), a, name="large")
+    b = body.op("dot", f32(125), large, name="b")
+    done = body.op("all-gather-done", f32(250), start, name="done")
+    body.op("dot", f32(125), done, b, name="c")
+    condition = builder.computation("condition")
+    condition.parameter(f32(125))
+    condition.op("constant", tiny_hlo.pred())
+    main = builder.computation("main")
+    x = main.parameter(f32(125))
+    count = b'{"known_trip_count":{"n":"5"}}'
+    main.op(
+      *("while", f32(125), x), calls=(body, condition), backend_config=count
+    )
+    module = builder.module(main, [(0, ())])
+    own = cost.step_time(module, _RATES)
+    self.assertEqual((own.collective_s, own.exposed_s), (5.0, 0.0))
+    least = plan_module(module, _DEVICE, Options(max_slowdown=9.0)).decision
+    self.assertLess(least.planned_bytes, least.baseline_bytes)
+    planned = plan_module(module, _DEVICE, Options(verify=True))
+    found = cost.step_time(planned.module, _RATES)
+    self.assertEqual(found.exposed_s, 0.0)
+    decision = planned.decision
+    # It is hidden behind b, when a is gone.
+    self.assertLess(decision.planned_bytes, decision.baseline_bytes)
+    self.assertLess(least.planned_bytes, decision.planned_bytes)
+
   @parameterized.parameters(*range(12))
   def test_random_programs(self, seed):
     module = _random_module(random.Random(seed))

@@ -111,7 +111,7 @@ class BlockStep:
       (index, place): BlockStep(
         body,
         runs=runs * num_runs(eqn),
-        num_devices=num_devices // _num_manual(eqn),
+        num_devices=max(1, num_devices // _num_manual(eqn)),
       )
       for index, eqn in enumerate(self._values.eqns)
       for place, body in enumerate(bodies(eqn))
