@@ -82,11 +82,17 @@ def _transfer(
   return "collectives", collective_seconds(collective, rates.links)
 
 
-def has_transfers(module: Module) -> bool:
-  """Whether it copies to or from the host, or starts collectives."""
+def has_transfers(module: Module, *, in_loops: bool = False) -> bool:
+  """Whether a module copies to or from the host, or starts collectives.
+
+  Args:
+    module: A scheduled module.
+    in_loops: Whether what the entry calls counts, too.
+  """
+  ids = module.scheduled_ids if in_loops else [module.entry.id]
   return any(
     direction(i) is not None or collective_start(module, i) is not None
-    for computation_id in module.scheduled_ids
+    for computation_id in ids
     for i in module.by_id[computation_id].instructions
   )
 
