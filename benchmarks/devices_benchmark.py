@@ -163,8 +163,10 @@ def measure(
     try:
       rows.append({**way, **_planned(_plan(step, memory_limit=limit))})
     except jaxmem.InfeasibleError as error:
-      smallest = error.smallest_bytes - fixed
-      rows.append({**way, "error": "no plan", "smallest_bytes": smallest})
+      row = {**way, "error": "no plan"}
+      row["smallest_bytes"] = error.smallest_bytes - fixed
+      row["lower_bound_bytes"] = error.lower_bound_bytes - fixed
+      rows.append(row)
   return rows
 
 

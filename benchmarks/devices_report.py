@@ -61,8 +61,11 @@ def _groups(rows: Sequence[page.Row]) -> Iterator[list[page.Row]]:
 
 def _cells(row: page.Row, first: page.Row) -> list[str]:
   if "error" in row:
-    smallest = row["smallest_bytes"] / 1e6
-    return [row["way"], f"{row['error']}: {smallest:.0f}", *[""] * 8]
+    found, least = (
+      row[name] / 1e6 for name in ("smallest_bytes", "lower_bound_bytes")
+    )
+    words = f"{row['error']}: {found:.0f}, none below {least:.0f}"
+    return [row["way"], words, *[""] * 8]
   cells = [
     row["way"],
     f"{row['temp_bytes'] / 1e6:.0f}",
