@@ -115,7 +115,9 @@ def _small_versions(
   number = step.blocks.number
   for num_groups in dict.fromkeys((number, (number + 1) // 2)):
     if num_groups:
-      choice = blocks.BlockChoice(num_groups=num_groups)
+      choice = blocks.BlockChoice(
+        num_groups=num_groups, gathers_again=device.num_devices > 1
+      )
       recomputed = step.recompute(choice, device.rates)
       yield recomputing_blocks(written, choice, recomputed)
 
@@ -274,6 +276,12 @@ class _VersionSearch:
     recomputed = step.recompute(choice, self._device.rates)
     every = self._try(recomputing_blocks(self._written, choice, recomputed))
     room = self._limit_bytes - every.planner.total_bytes
+    if room <= 0 and self._device.num_devices > 1:
+      # What was gathered for the forward pass need not stay.
+      choice = dataclasses.replace(choice, gathers_again=True)
+      recomputed = step.recompute(choice, self._device.rates)
+      every = self._try(recomputing_blocks(self._written, choice, recomputed))
+      room = self._limit_bytes - every.planner.total_bytes
     if room > 0:
       self._keep(step, every, recomputed, room)
     else:
@@ -295,11 +303,12 @@ class _VersionSearch:
       room: Bytes to spare in it.
     """
     added_s = every.planner.step_s - self._step_s
-    number, crossing_bytes = step.blocks.number, step.blocks.crossing_bytes
-    kept_bytes = 0
+    crossing_bytes, kept_bytes = step.blocks.crossing_bytes, 0
+    first = every.version.choice
+    assert first is not None
     # The planner mostly finds room for one thing more.
     for keep_bytes in (room + crossing_bytes, room):
-      choice = blocks.BlockChoice(num_groups=number, keep_bytes=keep_bytes)
+      choice = dataclasses.replace(first, keep_bytes=keep_bytes)
       kept = step.recompute(choice, self._device.rates)
       more_s = _added_seconds(added_s, nothing, kept)
       share = _TUNING.hopeful_share if more_s > 0.0 else 1.0
@@ -325,11 +334,13 @@ class _VersionSearch:
       every: The version that recomputes each block on its own.
       single: What that recomputes.
     """
-    number, tried = step.blocks.number, every
+    number, tried, first = step.blocks.number, every, every.version.choice
+    assert first is not None
     for _ in range(_TUNING.max_divisions):
       missing = tried.planner.total_bytes - self._limit_bytes
       joined = missing // max(1, step.blocks.crossing_bytes) + 1
-      choice = blocks.BlockChoice(num_groups=max(1, number - max(1, joined)))
+      fewer = max(1, number - max(1, joined))
+      choice = dataclasses.replace(first, num_groups=fewer)
       several = step.recompute(choice, self._device.rates)
       more_s = several.again_s - single.again_s
       if number == 1 or not self._is_promising(every.planner.step_s + more_s):

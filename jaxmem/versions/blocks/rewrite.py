@@ -16,15 +16,25 @@ from jaxmem.versions.rules import RECOMPUTE_SCOPE, run_again
 from jaxmem.versions.values import Values, num_bytes, operands, variables
 
 
-def rewrite(values: Values, recipes: Collection[Recipe]) -> core.Jaxpr:
-  """Returns an equal jaxpr in which the equations of recipes run again."""
+def rewrite(
+  values: Values, recipes: Collection[Recipe], gathers_again: bool = False
+) -> core.Jaxpr:
+  """Returns an equal jaxpr in which the equations of recipes run again.
+
+  Args:
+    values: Of the jaxpr.
+    recipes: What runs again.
+    gathers_again: Whether the backward pass reads arguments anew, so that XLA
+      does not keep what it made of them for the forward pass.
+  """
   eqns: list[core.JaxprEqn] = []
   # What stands for residuals once they were made again.
   now: dict[core.Var, core.Var] = {}
   for position, eqn in enumerate(values.eqns):
     for recipe in recipes:
       if recipe.before == position:
-        again, made = _again(recipe, now)
+        shared = _shared_arguments(recipe) if gathers_again else []
+        again, made = _again(recipe, now, shared)
         eqns += again
         now |= made
     invars = [
@@ -35,7 +45,9 @@ def rewrite(values: Values, recipes: Collection[Recipe]) -> core.Jaxpr:
 
 
 def _again(
-  recipe: Recipe, now: Mapping[core.Var, core.Var]
+  recipe: Recipe,
+  now: Mapping[core.Var, core.Var],
+  shared: Collection[core.Var],
 ) -> tuple[list[core.JaxprEqn], dict[core.Var, core.Var]]:
   """Returns equations that run once more, and what they make of residuals."""
   values = recipe.group.values
@@ -44,7 +56,7 @@ def _again(
   guarded = [v for v in recipe.operands if num_bytes(v)]
   trigger = _trigger(values, recipe.before)
   sums = _waiting_sums(values, recipe.before)
-  passed = [*dict.fromkeys((*guarded, *sums, *trigger))]
+  passed = [*dict.fromkeys((*guarded, *sums, *trigger, *shared))]
   barrier = internals.barrier(like, [now.get(v, v) for v in passed])
   fresh = dict(zip(passed, barrier.outvars, strict=True))
   # Others read the trigger as it was: XLA may go on fusing them with it.
@@ -60,9 +72,21 @@ def _again(
   inliner = Inliner(CUSTOM_DERIVATIVES)
   part = values.jaxpr.replace(eqns=eqns, constvars=[], consts=[])
   made = variables(run_again(inliner, part, known, recipe.dropped))
-  later = {v: fresh[v] for v in sums}
+  later = {v: fresh[v] for v in (*sums, *shared)}
   later |= zip(recipe.dropped, made, strict=True)
   return [barrier, *inliner.eqns], later
+
+
+def _shared_arguments(recipe: Recipe) -> list[core.Var]:
+  """Returns arguments that a group reads, and its backward pass as well."""
+  group, readers = recipe.group, recipe.group.values.readers
+  return [
+    var
+    for var in group.values.jaxpr.invars
+    if num_bytes(var)
+    and any(group.start <= r < group.stop for r in readers.get(var, ()))
+    and any(recipe.before <= r for r in readers.get(var, ()))
+  ]
 
 
 def _waiting_sums(values: Values, before: int) -> list[core.Var]:

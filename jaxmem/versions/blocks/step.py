@@ -32,10 +32,14 @@ class BlockChoice:
     num_groups: How many groups the blocks are divided into, at most one per
       block: each is recomputed at once, from what crosses into it.
     keep_bytes: Most bytes that the groups keep besides.
+    gathers_again: Whether what XLA makes of arguments for the forward pass, as
+      gathering those that are divided between devices, is done again for the
+      backward pass.
   """
 
   num_groups: int
   keep_bytes: int = 0
+  gathers_again: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,7 +168,11 @@ class BlockStep:
       fused_s=fused_s,
       answers=tuple(chooser.answers),
       rewrite=functools.cache(
-        lambda: self._rewritten(recipes) if num_dropped else self._given
+        lambda: (
+          self._rewritten(recipes, choice.gathers_again)
+          if num_dropped
+          else self._given
+        )
       ),
     )
 
@@ -176,15 +184,17 @@ class BlockStep:
       yield from inner._with_blocks()
 
   def _rewritten(
-    self, recipes: Mapping["BlockStep", Collection[Recipe]]
+    self,
+    recipes: Mapping["BlockStep", Collection[Recipe]],
+    gathers_again: bool,
   ) -> core.Jaxpr:
     """Returns the flat jaxpr that makes values again."""
     if self in recipes:
-      return rewrite(self._values, recipes[self])
+      return rewrite(self._values, recipes[self], gathers_again)
     eqns = [*self._values.eqns]
     for (index, place), inner in self._inner.items():
       if any(step in recipes for step in inner._with_blocks()):
-        body = inner._rewritten(recipes)
+        body = inner._rewritten(recipes, gathers_again)
         eqns[index] = with_body(eqns[index], place, body)
     return self._values.jaxpr.replace(eqns=eqns)
 
