@@ -277,9 +277,8 @@ class _Program:
   def frontier(self, limits: Sequence[int] | None) -> Frontier:
     """Plans for several limits, in bytes; None chooses some."""
     platform = self.planned.decision.platform
-    given, rates = self.planned.given, self.request.device(platform).rates
-    planner = self.request.planner(given, platform)
-    return plan_frontier(planner, given, rates, limits, self.name, self.target)
+    planner = self.request.planner(self.planned.given, platform)
+    return plan_frontier(planner, limits, self.name, self.target)
 
 
 def budget_of(

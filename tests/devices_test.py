@@ -146,6 +146,19 @@ def test_bytes_against_exposed_time(devices):
   assert lines[2].endswith(f"{1e3 * loose.exposed_s:.2f} ms")
 
 
+def test_parameters_are_gathered_again_for_the_backward_pass(devices):
+  step = residual_mlp(devices, fsdp=True, num_layers=6, policy=None)
+  free = _plan(step)
+  # Without that, gathered parameters alone would take a quarter of the room.
+  limit = int(free.total_bytes - 0.5 * free.temp_bytes)
+  plan = _plan(step, memory_limit=limit)
+  assert plan.total_bytes <= limit
+  assert free.communication is not None and plan.communication is not None
+  assert plan.communication.seconds > 1.1 * free.communication.seconds
+  assert plan.budget is not None and plan.budget.num_dropped
+  assert plan.budget.schedule_s == plan.communication.step_s
+
+
 @pytest.mark.slow
 def test_hosts_are_slower(devices):
   near = _plan(_small(devices, fsdp=True)).communication

@@ -46,7 +46,6 @@ class LimitPlanner:
     options: How hard to try.
 
   Attributes:
-    device: The device planned for.
     own: What XLA's own schedule takes.
   """
 
@@ -56,7 +55,7 @@ class LimitPlanner:
     self._first_s: dict[int, float] = {}
     self._name = module.name.removeprefix("jit_")
     self._options = options
-    self.device = device
+    self._device = device
     self.own = cost.step_time(module, device.rates)
     with self._timed():
       planned = plan_module(
@@ -74,7 +73,7 @@ class LimitPlanner:
     planned = _as_given(self._planned.planned)
     if planned is None:
       return None
-    return OrderedModule(planned, self.device.rates, self._options.offload)
+    return OrderedModule(planned, self._device.rates, self._options.offload)
 
   def _bases(self) -> Iterator[OrderedModule]:
     """Yields the planned order at once, XLA's own when it is asked for."""
@@ -177,7 +176,7 @@ class LimitPlanner:
   def _hidden_s(self) -> float:
     """Seconds of a step without edits that has room to hide transfers in."""
     module = self._planned.planned.module
-    hidden = hide_transfers(module, self.device, self.xla_bytes)
+    hidden = hide_transfers(module, self._device, self.xla_bytes)
     return hidden.seconds if hidden else self._planned.step_s
 
   def _fits(self, room: int, share: float, waiting_s: float) -> list[Fit]:
@@ -222,12 +221,12 @@ class LimitPlanner:
       self._first_s.setdefault(room, self._elapsed_s())
       module = base.edited(best.edits)
       order, planned_bytes = None, best.temp_bytes
-      hidden = hide_transfers(module, self.device, room)
+      hidden = hide_transfers(module, self._device, room)
       if hidden is not None:
         order, planned_bytes = hidden.order, hidden.temp_bytes
         module = hidden.module
       if self._options.verify and (best.edits or hidden):
-        verify_module(AssignmentModel(module, self.device.platform))
+        verify_module(AssignmentModel(module, self._device.platform))
       bound = self._least_base().bound.num_bytes
       rates = self._device.rates
       schedule_s = cost.step_time(module, rates).seconds
@@ -249,6 +248,10 @@ class LimitPlanner:
     return PlannedModule(
       given=base.planned.given, module=module, decision=decision
     )
+
+  def time(self, planned: PlannedModule[LimitPlan]) -> cost.StepTime:
+    """Estimates what the schedule of a plan takes."""
+    return cost.step_time(planned.module, self._device.rates)
 
   def smallest_bytes(self) -> int:
     """Returns the bytes of the smallest whole program that can be found."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from jaxmem_hlo.module import Module
-
-from jaxmem import cost, units
+from jaxmem import units
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning.decision import LimitPlan
 from jaxmem.planning.fit import LimitPlanner
@@ -18,30 +16,23 @@ _NUM_LIMITS = 10
 
 
 def plan_frontier(
-  planner: LimitPlanner,
-  given: Module,
-  rates: cost.Rates,
-  limits: Sequence[int] | None,
-  name: str,
-  target: str,
+  planner: LimitPlanner, limits: Sequence[int] | None, name: str, target: str
 ) -> Frontier:
   """Plans for each of several limits.
 
   A plan for a smaller limit also serves a larger one, so extra time never
-  grows with the limit.
+  grows with the limit. Where XLA's own schedule exchanges anything, plans are
+  compared with it: they hide what there is memory for.
 
   Args:
     planner: Of the module.
-    given: The module as XLA scheduled it. If it exchanges anything, plans are
-      compared with it: they hide what there is memory for.
-    rates: Of the device.
     limits: Bytes of the whole program, in any order. None for ten from what
       it takes without a limit, or where it waits least for other devices, down
       to the least that was found.
     name: The function's name.
     target: The device's name.
   """
-  own = cost.step_time(given, rates)
+  own = planner.own
   exchanges = own.collective_s > 0.0
   if limits is None:
     most = planner.total_bytes
@@ -63,7 +54,7 @@ def plan_frontier(
       limit_bytes=limit,
       total_bytes=_total_bytes(plan),
       extra_s=plan.schedule_s - own.seconds if exchanges else plan.extra_s,
-      exposed_s=cost.step_time(planned.module, rates).exposed_s,
+      exposed_s=planner.time(planned).exposed_s,
       num_recomputed=len(plan.edits.recomputes),
       num_offloaded=len(plan.edits.offloads),
     )
@@ -75,7 +66,7 @@ def plan_frontier(
   return Frontier(
     name=name,
     target=target,
-    step_s=own.seconds if exchanges else planner.step_s,
+    step_s=planner.step_s,
     exposed_s=own.exposed_s if exchanges else None,
     points=tuple(reversed(points)),
   )

@@ -25,7 +25,7 @@ from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
 from jaxmem.versions.blocks.recipe import make_groups, make_recipe
 from jaxmem.versions.equation_cost import equation_seconds, product_flops
 from jaxmem.versions.knapsack import Chooser
-from jaxmem.versions.values import Values, num_bytes
+from jaxmem.versions.values import Values, num_bytes, operands
 from jaxmem.versions.version import stacking_less
 
 _RATES = cost.for_target("h200")
@@ -135,6 +135,19 @@ class ParityTest(parameterized.TestCase):
     donating = jax.jit(changed, donate_argnums=(0, 1))
     found = _run(donating, jax.tree.map(jnp.array, args))
     self.assertGreater(seen[0].num_dropped, 0)
+    for one, other in zip(found, expected, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+  @parameterized.parameters("chain", "dropout", "custom derivative")
+  def test_arguments_that_are_read_anew(self, name):
+    step, args = blocks_cases.CASES[name]()
+    choice = blocks.BlockChoice(num_groups=99, gathers_again=True)
+
+    def recompute(jaxpr):
+      return blocks.BlockStep(jaxpr).recompute(choice, _RATES).closed_jaxpr
+
+    expected = _run(jax.jit(step), args)
+    found = _run(jax.jit(rewritten(step, recompute)), args)
     for one, other in zip(found, expected, strict=True):
       np.testing.assert_array_equal(one, other)
 
@@ -305,6 +318,28 @@ class KeepTest(parameterized.TestCase):
 
 
 class DevicesTest(absltest.TestCase):
+  def test_what_is_gathered_for_the_forward_pass_need_not_stay(self):
+    # Where products of both passes read one argument, XLA gathers it once.
+    jaxpr = _jaxpr("chain")
+    shared = []
+    for gathers_again in (False, True):
+      choice = blocks.BlockChoice(num_groups=99, gathers_again=gathers_again)
+      changed = blocks.BlockStep(jaxpr).recompute(choice, _RATES).closed_jaxpr
+      names = [eqn.primitive.name for eqn in changed.eqns]
+      barrier = names.index("optimization_barrier")
+      before, after = (
+        {
+          var
+          for eqn in part
+          if eqn.primitive.name == "dot_general"
+          for var in operands(eqn)
+        }
+        for part in (changed.eqns[:barrier], changed.eqns[barrier:])
+      )
+      shared.append(len(before & after & {*changed.jaxpr.invars}))
+    self.assertGreater(shared[0], 0)
+    self.assertEqual(shared[1], 0)
+
   def test_a_device_has_its_part(self):
     step, args = blocks_cases.CASES["chain"]()
     jaxpr = jax.make_jaxpr(step)(*args)
