@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from jax.extend import core
@@ -115,7 +114,8 @@ class BlockStep:
       (index, place): BlockStep(
         body,
         runs=runs * num_runs(eqn),
-        num_devices=max(1, num_devices // _num_manual(eqn)),
+        # There, shapes are those of one device.
+        num_devices=1 if eqn.primitive.name == "shard_map" else num_devices,
       )
       for index, eqn in enumerate(self._values.eqns)
       for place, body in enumerate(bodies(eqn))
@@ -208,11 +208,3 @@ class BlockStep:
     none = Blocks(number=0, crossing_bytes=0)
     found = [inner.blocks for inner in self._inner.values()]
     return max([none, *found], key=lambda blocks: blocks.number)
-
-
-def _num_manual(eqn: core.JaxprEqn) -> int:
-  """Returns over how many devices an equation divides its operands itself."""
-  if eqn.primitive.name != "shard_map":
-    return 1
-  sizes = eqn.params["mesh"].shape
-  return math.prod(sizes[axis] for axis in eqn.params["manual_axes"])
