@@ -61,10 +61,9 @@ def _groups(rows: Sequence[page.Row]) -> Iterator[list[page.Row]]:
 
 def _cells(row: page.Row, first: page.Row) -> list[str]:
   if "error" in row:
-    found, least = (
-      row[name] / 1e6 for name in ("smallest_bytes", "lower_bound_bytes")
-    )
-    words = f"{row['error']}: {found:.0f}, none below {least:.0f}"
+    words = f"{row['error']}: {row['smallest_bytes'] / 1e6:.0f}"
+    if "lower_bound_bytes" in row:
+      words += f", none below {row['lower_bound_bytes'] / 1e6:.0f}"
     return [row["way"], words, *[""] * 8]
   cells = [
     row["way"],
