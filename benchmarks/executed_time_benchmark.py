@@ -29,7 +29,7 @@ import jaxmem
 from benchmarks import compiled_programs, held_out
 from benchmarks.paired import Runner, cpu_seconds, medians, ratios, run_round
 from benchmarks.row_output import emit_row, versions
-from jaxmem import cost, targets
+from jaxmem import cost
 
 _STEPS = flags.DEFINE_list("steps", sorted(held_out.STEPS), "Which steps.")
 _SHARES = flags.DEFINE_list(
@@ -106,13 +106,13 @@ def _facts(compiled: jax.stages.Compiled) -> Row:
   """Returns a program's bytes, and the seconds expected of it."""
   memory: Any = compiled.memory_analysis()
   module = compiled_programs.final_module(compiled)
-  rates = cost.for_target(targets.get("cpu"))
+  device = cost.device_for("cpu")
   return {
     "total_bytes": compiled_programs.total_bytes(memory),
     "temp_bytes": memory.temp_size_in_bytes,
     "num_instructions": len(module.entry.instructions),
-    "estimated_s": cost.step_time(module, rates).seconds
-    + rates.mapping_s(memory.temp_size_in_bytes),
+    "estimated_s": cost.step_time(module, device.rates).seconds
+    + device.mapping_s(memory.temp_size_in_bytes),
   }
 
 

@@ -120,7 +120,7 @@ class StepPlanner:
       written = schedules.module(step)
       written_s = cost.step_time(written, device.rates).seconds
       temp_bytes = _memory(baseline).temp_size_in_bytes
-      written_s += device.rates.mapping_s(temp_bytes)
+      written_s += device.mapping_s(temp_bytes)
       budget = budget_of(planned.decision, version, written_s, self._share)
     name = getattr(self._fun, "__name__", type(self._fun).__name__)
     signed = None

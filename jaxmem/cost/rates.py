@@ -21,6 +21,9 @@ Precision = Literal["fp32", "tf32", "bf16"]
 # Of NVLink and of PCIe, as in XLA's gpu_collective_performance_model.cc.
 _LANE_BYTES_PER_S = 20e9
 _PCIE_BYTES_PER_S = 12e9
+# Memory that the operating system maps and clears: the system time of steps by
+# their temporaries (executed_time_benchmark).
+_MAPPED_BYTES_PER_S = 2e9
 # What is smaller, glibc's malloc keeps (DEFAULT_MMAP_THRESHOLD_MAX).
 _MOST_KEPT_BYTES = 32 << 20
 
@@ -44,8 +47,6 @@ class Rates:
     memory_efficiency: Fraction of the memory rate that kernels reach.
     link_efficiency: Fraction of the rates to and from the host that copies
       reach.
-    mapped_bytes_per_s: At which the operating system maps memory and clears it;
-      0 where memory that was used once stays mapped.
     links: To other devices; None where collectives are priced by the bytes that
       they read and write.
   """
@@ -61,7 +62,6 @@ class Rates:
   flops_efficiency: float = 0.7
   memory_efficiency: float = 0.85
   link_efficiency: float = 0.8
-  mapped_bytes_per_s: float = 0.0
   links: Links | None = None
 
   def __post_init__(self):
@@ -101,19 +101,6 @@ class Rates:
       compute_s / self.flops_efficiency, memory_s / self.memory_efficiency
     )
 
-  def mapping_s(self, temp_bytes: int) -> float:
-    """Returns the seconds that a run waits until its temporaries are mapped.
-
-    XLA allocates a program's temporaries anew in each run. On a CPU every page
-    of them is then mapped and cleared when it is first written.
-
-    Args:
-      temp_bytes: Of the program.
-    """
-    if not self.mapped_bytes_per_s or temp_bytes < _MOST_KEPT_BYTES:
-      return 0.0
-    return temp_bytes / self.mapped_bytes_per_s
-
 
 def _nvlink(num_lanes: int) -> Links:
   return Links(within_host_bytes_per_s=num_lanes * _LANE_BYTES_PER_S)
@@ -143,9 +130,8 @@ DATA_SHEETS: Mapping[str, Rates] = {
 }
 
 # Measured on two cores of a server with XLA:CPU: products of 1024 x 1024 and
-# 3x3 convolutions, an elementwise pass over 256 MB, chains of tiny operations,
-# and the system time of steps by their temporaries (executed_time_benchmark).
-# Other CPUs differ; the ratio of arithmetic to memory less so.
+# 3x3 convolutions, an elementwise pass over 256 MB, and chains of tiny
+# operations. Other CPUs differ; the ratio of arithmetic to memory less so.
 CPU = Rates(
   memory_bytes_per_s=8e9,
   tf32_flops_per_s=190e9,
@@ -155,7 +141,6 @@ CPU = Rates(
   float32_products="fp32",
   flops_efficiency=1.0,
   memory_efficiency=1.0,
-  mapped_bytes_per_s=2e9,
 )
 
 

@@ -95,7 +95,7 @@ class LimitPlan:
     step_s: Estimated seconds of the step without edits.
     extra_s: Estimated seconds that the edits add.
     schedule_s: Estimated seconds of all that the planned schedule runs, and of
-      mapping its temporaries (see `Rates.mapping_s`). Without that, it is less
+      mapping its temporaries (see `Device.mapping_s`). Without that, it is less
       than `step_s` and `extra_s` together where originals are not needed
       any more, or copies were removed.
     first_s: Wall time until something fitted, planning the order and other

@@ -108,11 +108,11 @@ class LimitPlanner:
     return self.own.seconds if self.own.collective_s else self._planned.step_s
 
   def mapping_s(self, limit_bytes: int) -> float:
-    """Estimates what `Rates.mapping_s` says of a plan for a limit."""
+    """Estimates what `Device.mapping_s` says of a plan for a limit."""
     base = self._planned
     room = limit_bytes - base.fixed_bytes
     temp_bytes = min(room, base.unedited().temp_bytes)
-    return self._device.rates.mapping_s(temp_bytes)
+    return self._device.mapping_s(temp_bytes)
 
   def estimate(self, limit_bytes: int) -> float:
     """Estimates in little time what it costs to fit a limit.
@@ -230,7 +230,7 @@ class LimitPlanner:
       bound = self._least_base().bound.num_bytes
       rates = self._device.rates
       schedule_s = cost.step_time(module, rates).seconds
-      schedule_s += rates.mapping_s(planned_bytes)
+      schedule_s += self._device.mapping_s(planned_bytes)
     decision = LimitPlan(
       base=base.planned.decision,
       edits=best.edits,

@@ -132,7 +132,7 @@ class _ComparedVersion:
     planner: Of the module.
     edits_s: An estimate of the seconds that edits for the limit add; infinity
       if there may be none.
-    mapping_s: Seconds until its temporaries are mapped; see `Rates.mapping_s`.
+    mapping_s: Seconds until its temporaries are mapped; see `Device.mapping_s`.
   """
 
   version: Version
