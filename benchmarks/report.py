@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from absl import app
 
+from benchmarks import scaling_report
 from benchmarks.page import DOCS, read_rows, table
 
 _MB = 1e6
@@ -46,10 +47,8 @@ What falls short, and why:
   would run. It is the one row where the model is off.
 - U-Net, CPU: the best order found lies 6.8 % above the bound; more effort
   finds neither a better order nor a better bound.
-- Planning: wall time, while other programs took part of both cores. The same
-  modules but those of the four models that joined last, planned again from
-  files with nothing else running: median 0.47 s of CPU time; worst 7.1 s
-  (RandWire, batch 1, CPU; up to 9.9 s in noisier runs).
+- Planning: wall time, while other programs took part of both cores, of an
+  earlier and slower search; see [below](#planning-time-by-size).
 - Step times were measured on a shared machine; the interval says what a single
   ratio is worth.
 """
@@ -238,15 +237,19 @@ def _time_section(rows: Sequence[dict[str, Any]]) -> str:
 def main(argv: list[str]) -> None:
   """Writes the page."""
   del argv
+  scaling = read_rows("scaling.jsonl")
   sections = [
     _HEADER,
     _order_section(read_rows("order.jsonl")),
     _NOTES,
     _prove_section(read_rows("prove.jsonl")),
+    scaling_report.section(scaling),
     _time_section(read_rows("step_time.jsonl")),
   ]
   text = "\n".join(s for s in sections if s)
   (DOCS / "results.md").write_text(text, encoding="utf-8")
+  plot = scaling_report.plot(scaling)
+  (DOCS / scaling_report.PLOT).write_text(plot, encoding="utf-8")
 
 
 if __name__ == "__main__":

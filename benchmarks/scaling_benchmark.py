@@ -1,122 +1,134 @@
-"""How the planner's time grows with the number of nodes.
+"""What planning the order costs, by the number of instructions.
 
-A synthetic train step, forward with saved activations, backward, all updates
-last, is planned at growing sizes. Prints one JSON row per size, and a last one
-with the slope of seconds over nodes in log-log: 1 means linear.
+Steps that grow by their depth (`benchmarks.deep_steps`) are compiled for the
+CPU up to their schedule, which is planned at each effort, all in CPU seconds of
+this process. What XLA itself takes to compile a step is measured where that is
+bearable. Prints a JSON row per step and size, and in the end a step's exponent:
+1 means that the time is in proportion to the size.
 
-  python -m benchmarks.scaling_benchmark --sizes=1000,10000,100000
+    python -m benchmarks.scaling_benchmark --output=rows.jsonl
 """
 
-import json
-import platform
-import random
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+import jax
 import numpy as np
 from absl import app, flags
+from jaxmem_hlo import compiler_hook
 
-from jaxmem.graph import Buffer, Graph, Node, liveness
-from jaxmem.order import plan_order
+import jaxmem
+from benchmarks import deep_steps
+from benchmarks.row_output import emit_row, versions
+from jaxmem.compiler import handling
+from jaxmem.planning import DecidedModules, ModulePlan, Request
 
+_STEPS = flags.DEFINE_list("steps", list(deep_steps.STEPS), "Which steps.")
 _SIZES = flags.DEFINE_list(
-  "sizes", ["1000", "3000", "10000", "30000", "100000"], "Numbers of nodes."
+  "sizes",
+  ["300", "1000", "3000", "10000", "30000", "100000"],
+  "About how many instructions.",
 )
-_PROVE = flags.DEFINE_bool("prove", False, "Whether to spend more on proofs.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the buffer sizes.")
-
-_NODES_PER_LAYER = 8
-
-
-def train_step(num_nodes: int, seed: int) -> Graph:
-  """Builds a step of about `num_nodes` nodes, in a framework's order."""
-  rng = random.Random(seed)
-  num_layers = max(1, num_nodes // _NODES_PER_LAYER)
-  values = [*_values(num_layers, rng)]
-  touchers: list[list[int]] = [[index] for index in range(len(values))]
-  for index, (_, _, reads) in enumerate(values):
-    for read in reads:
-      touchers[read].append(index)
-  nodes = [Node(name=name, predecessors=reads) for name, _, reads in values]
-  buffers = [
-    Buffer(
-      name=name,
-      size_bytes=size_bytes,
-      touchers=tuple(touchers[index]),
-      definer=index,
-      live_at_end=name.startswith("update"),
-    )
-    for index, (name, size_bytes, _) in enumerate(values)
-  ]
-  return Graph(nodes=tuple(nodes), buffers=tuple(buffers))
+_COMPILED = flags.DEFINE_integer(
+  "compiled_size", 3500, "The largest size that XLA compiles to the end."
+)
+_EFFORTS = flags.DEFINE_list("efforts", ["fast", "normal"], "Efforts.")
+_ROUNDS = flags.DEFINE_integer(
+  "rounds", 3, "Measurements below 20,000 instructions; the median counts."
+)
+_OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 
-def _values(
-  num_layers: int, rng: random.Random
-) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-  """Yields each node's name, output bytes and what it reads."""
-  sizes = [rng.randint(4, 40) << 10 for _ in range(num_layers)]
-  weights = [rng.randint(2, 120) << 10 for _ in range(num_layers)]
-  yield "input", 8 << 10, ()
-  value = 0
-  for layer, size_bytes in enumerate(sizes):
-    first = 1 + 3 * layer
-    yield f"linear{layer}", size_bytes, (value,)
-    yield f"mask{layer}", size_bytes // 4, (first,)
-    yield f"activation{layer}", size_bytes, (first, first + 1)
-    value = first + 2
-  gradient = 1 + 3 * num_layers
-  yield "loss", 4, (value,)
-  scaled = []
-  for layer in reversed(range(num_layers)):
-    first, saved = 1 + 3 * layer, 3 * layer
-    masked = gradient + 1
-    yield f"masked{layer}", sizes[layer], (first + 1, gradient)
-    yield f"weight{layer}", weights[layer], (saved, masked)
-    yield f"scaled{layer}", weights[layer], (masked + 1,)
-    yield f"gradient{layer}", sizes[layer], (first, masked)
-    scaled.append(masked + 2)
-    gradient = masked + 3
-  for layer, index in enumerate(scaled):
-    yield f"update{layer}", 4, (index,)
+def _schedule(lowered: jax.stages.Lowered) -> tuple[bytes, float]:
+  """Returns the scheduled module, and XLA's seconds until it was there."""
+  shown: list[tuple[bytes, float]] = []
+
+  def refuse(data: bytes, platform: str) -> bytes | None:
+    del platform
+    shown.append((data, time.process_time()))
+    raise compiler_hook.CompileRefusedError("Only the schedule was wanted.")
+
+  start = time.process_time()
+  with handling(refuse) as options:
+    try:
+      lowered.compile(dict(options))
+    except jax.errors.JaxRuntimeError:
+      if not shown:
+        raise
+  data, end = shown[0]
+  return data, end - start
 
 
-def _measure(num_nodes: int) -> dict[str, Any]:
-  effort = "prove" if _PROVE.value else "normal"
-  graph = train_step(num_nodes, _SEED.value)
-  start = time.perf_counter()
-  result = plan_order(graph, effort=effort)
-  seconds = time.perf_counter() - start
-  baseline = liveness.peak_bytes(graph, range(graph.num_nodes))
+def _plan(data: bytes, effort: str) -> tuple[ModulePlan, float]:
+  """Returns the decision about a module, and the seconds that it took."""
+  request = Request(options=jaxmem.Options(effort=cast(Any, effort)))
+  start = time.process_time()
+  planned, _ = request.answer(data, "cpu", DecidedModules())
+  seconds = time.process_time() - start
+  assert isinstance(planned.decision, ModulePlan)
+  return planned.decision, seconds
+
+
+def _compile_s(lowered: jax.stages.Lowered) -> float:
+  start = time.process_time()
+  lowered.compile()
+  return time.process_time() - start
+
+
+def measure(name: str, size: int) -> dict[str, Any]:
+  """Compiles and plans one step of about `size` instructions."""
+  growing = deep_steps.STEPS[name]
+  depth = max(1, round(size / growing.instructions_per_layer))
+  step = growing.build(depth)
+  args = jax.eval_shape(step.make_args)
+  lowered = jax.jit(step.function, **step.jit_kwargs).lower(*args)
+  data, schedule_s = _schedule(lowered)
+  compile_s = _compile_s(lowered) if size <= _COMPILED.value else None
+  rounds = _ROUNDS.value if size < 20_000 else 1
+  efforts: dict[str, Any] = {}
+  num_instructions = baseline_bytes = 0
+  for effort in _EFFORTS.value:
+    plans = [_plan(data, effort) for _ in range(rounds)]
+    decision = plans[0][0]
+    seconds = float(np.median([s for _, s in plans]))
+    num_instructions = decision.num_instructions
+    baseline_bytes = decision.baseline_bytes
+    efforts[effort] = {
+      "planning_s": round(seconds, 4),
+      "us_per_instruction": round(1e6 * seconds / num_instructions, 1),
+      "temp_bytes": decision.planned_bytes,
+      "lower_bound_bytes": decision.lower_bound_bytes,
+      "status": decision.status,
+    }
   return {
-    "benchmark": "scaling",
-    "num_nodes": graph.num_nodes,
-    "effort": effort,
-    "planner_s": round(seconds, 4),
-    "baseline_bytes": baseline,
-    "peak_bytes": result.peak_bytes,
-    "lower_bound_bytes": result.lower_bound_bytes,
-    "status": result.status,
-    "num_passes": result.num_passes,
-    "python": platform.python_version(),
-    "machine": platform.machine(),
+    "step": name,
+    "depth": depth,
+    "num_instructions": num_instructions,
+    "module_bytes": len(data),
+    "schedule_s": round(schedule_s, 3),
+    "compile_s": compile_s and round(compile_s, 3),
+    "xla_temp_bytes": baseline_bytes,
+    "efforts": efforts,
+    "versions": versions("jax", "jaxlib", "jaxmem", "python"),
   }
 
 
 def main(argv: list[str]) -> None:
-  if len(argv) > 1:
-    raise app.UsageError(f"Expected no arguments, got {argv[1:]}.")
-  _measure(200)  # Warm-up.
-  rows = []
-  for size in _SIZES.value:
-    rows.append(_measure(int(size)))
-    print(json.dumps(rows[-1]), flush=True)
-  if len(rows) > 1:
-    sizes = np.log([row["num_nodes"] for row in rows])
-    seconds = np.log([row["planner_s"] for row in rows])
-    slope = float(np.polyfit(sizes, seconds, 1)[0])
-    print(json.dumps({"benchmark": "scaling", "slope": round(slope, 3)}))
+  """Measures all steps at all sizes."""
+  del argv
+  jax.config.update("jax_enable_compilation_cache", False)
+  measure(deep_steps.SMALLEST, 100)  # Imports and caches are not planning.
+  for name in _STEPS.value:
+    rows = []
+    for size in map(int, _SIZES.value):
+      if size <= deep_steps.STEPS[name].max_size:
+        rows.append(measure(name, size))
+        emit_row(rows[-1], _OUTPUT.value)
+    for effort in _EFFORTS.value if len(rows) > 1 else ():
+      sizes = np.log([row["num_instructions"] for row in rows])
+      taken = [row["efforts"][effort]["planning_s"] for row in rows]
+      exponent = np.polyfit(sizes, np.log(taken), 1)[0]
+      print(f"{name}, {effort}: exponent {exponent:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,12 @@ def bars(
 
 
 def lines(
-  title: str, x_title: str, series: Sequence[Line], *, unit: str = "s"
+  title: str,
+  x_title: str,
+  series: Sequence[Line],
+  *,
+  unit: str = "s",
+  is_logarithmic: bool = False,
 ) -> str:
   """Returns lines through points.
 
@@ -119,6 +124,7 @@ def lines(
     x_title: Below the horizontal axis.
     series: Names and points (x, y), with x ascending.
     unit: What is written behind the numbers of the vertical axis.
+    is_logarithmic: Whether both axes are; all numbers are positive then.
 
   Raises:
     ValueError: If there are more series than colors, or no points.
@@ -127,16 +133,23 @@ def lines(
   points = [point for _, line in series for point in line]
   if not points:
     raise ValueError("series must have points, got none.")
-  axis = _Axis.around([y for _, y in points], unit)
-  low, high = min(x for x, _ in points), max(x for x, _ in points)
+  made = _LogarithmicAxis if is_logarithmic else _Axis
+  axis = made.around([y for _, y in points], unit)
+  scale = math.log if is_logarithmic else float
+  low, high = (scale(f(x for x, _ in points)) for f in (min, max))
   right = _LEFT + _LINES_WIDTH
   bottom = _TOP + _HEIGHT
 
   def place(x: float) -> float:
-    return _LEFT + 10 + (x - low) / ((high - low) or 1) * (_LINES_WIDTH - 20)
+    share = (scale(x) - low) / ((high - low) or 1)
+    return _LEFT + 10 + share * (_LINES_WIDTH - 20)
 
   parts = list(_grid(axis, right))
-  for x in sorted({x for x, _ in points}):
+  marked = sorted({x for x, _ in points})
+  if is_logarithmic:
+    powers = _powers_of_ten(marked[0], marked[-1])
+    marked = [x for x in powers if marked[0] <= x <= marked[-1]]
+  for x in marked:
     parts.append(_line(place(x), place(x), bottom, bottom + 4, "axis"))
     parts.append(_text(place(x), bottom + 15, f"{x:g}", "middle"))
   middle = (_LEFT + right) / 2
@@ -180,6 +193,30 @@ class _Axis:
   def y(self, value: float) -> float:
     share = (value - self.low) / (self.high - self.low)
     return _TOP + _HEIGHT * (1 - share)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LogarithmicAxis(_Axis):
+  """The same from one power of ten to another."""
+
+  @classmethod
+  def around(cls, values: Sequence[float], unit: str) -> _LogarithmicAxis:
+    powers = _powers_of_ten(min(values), max(values))
+    return cls(powers[0], max(powers[-1], 10 * powers[0]), 0.0, unit)
+
+  @property
+  def ticks(self) -> list[float]:
+    return _powers_of_ten(self.low, self.high)
+
+  def y(self, value: float) -> float:
+    share = math.log(value / self.low) / math.log(self.high / self.low)
+    return _TOP + _HEIGHT * (1 - share)
+
+
+def _powers_of_ten(low: float, high: float) -> list[float]:
+  """Returns the fewest that have two positive numbers between them."""
+  first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+  return [10.0**exponent for exponent in range(first, last + 1)]
 
 
 def _check_colors(num_series: int) -> None:

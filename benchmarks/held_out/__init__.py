@@ -16,10 +16,25 @@ from benchmarks.held_out import (
   linen_steps,
   plain_steps,
 )
-from benchmarks.held_out.step import Step
+from benchmarks.held_out.step import (
+  Step,
+  cross_entropy,
+  floats,
+  integers,
+  make_train_step,
+)
 from benchmarks.policies import POLICIES
 
-__all__ = ["POLICIES", "STEPS", "Step", "takes_policy"]
+__all__ = [
+  "POLICIES",
+  "STEPS",
+  "Step",
+  "cross_entropy",
+  "floats",
+  "integers",
+  "make_train_step",
+  "takes_policy",
+]
 
 # A builder of a model whose blocks repeat takes the name of a policy.
 STEPS: dict[str, Callable[..., Step]] = {

@@ -101,9 +101,9 @@ class MinCut:
   def _solve(
     self, node: int, before: Sequence[int] = (), after: Sequence[int] = ()
   ) -> int:
-    ancestors = _union(self._ancestors, (node, *before))
+    ancestors = np.any([self._ancestors(v) for v in (node, *before)], axis=0)
     ancestors[node] = False
-    descendants = _union(self._descendants, (node, *after))
+    descendants = np.any([self._descendants(v) for v in (node, *after)], axis=0)
     forced = np.concatenate([ancestors, descendants]).nonzero()[0]
     self._switch(self._forced, 0)
     self._forced = (forced + self._first_switch).astype(np.int32)
@@ -158,12 +158,6 @@ def _remembered_closures(
     return reached
 
   return closure
-
-
-def _union(
-  closure: Callable[[int], np.ndarray], starts: Sequence[int]
-) -> np.ndarray:
-  return np.logical_or.reduce([closure(node) for node in starts])
 
 
 def _max_shared_bytes(graph: Graph, node: int) -> int:

@@ -55,9 +55,7 @@ def check_order(graph: Graph, order: Sequence[int]) -> None:
       faults.append(f"node {node.name!r} never runs")
       continue
     for predecessor in dict.fromkeys(node.predecessors):
-      if predecessor not in position:
-        continue
-      if position[predecessor] >= position[index]:
+      if position.get(predecessor, -1) >= position[index]:
         faults.append(
           f"node {node.name!r} runs at step {position[index]}, before its"
           f" predecessor {graph.nodes[predecessor].name!r} at step"

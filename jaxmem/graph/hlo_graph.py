@@ -115,14 +115,12 @@ def callee_peaks(
   for computation in model.module.computations:
     if computation.id in sequential and computation is not model.module.entry:
       inner = from_hlo(model, computation, peaks)
-      peak_bytes = (peak_of or _own_peak)(inner)
+      nodes = range(len(inner.instructions))
+      peak_bytes = (
+        peak_of(inner) if peak_of else liveness.peak_bytes(inner.graph, nodes)
+      )
       peaks[computation.id] = max(0, peak_bytes - inner.owned_bytes)
   return peaks
-
-
-def _own_peak(computation: ComputationGraph) -> int:
-  graph = computation.graph
-  return liveness.peak_bytes(graph, range(graph.num_nodes))
 
 
 def from_hlo(

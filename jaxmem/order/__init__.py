@@ -1,6 +1,6 @@
 """Orderers: one per file, one protocol, all deterministic."""
 
-from jaxmem.order import exact, reachability
+from jaxmem.order import reachability
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.displacement import reduce_displacement, total_displacement
 from jaxmem.order.exact import CpSatOrderer
@@ -18,7 +18,6 @@ __all__ = [
   "Orderer",
   "ProbingProver",
   "contract",
-  "exact",
   "plan_order",
   "reachability",
   "reduce_displacement",

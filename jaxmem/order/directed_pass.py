@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Sequence
 
 from jaxmem.graph import Graph
-from jaxmem.order.pass_state import DirectedGraph, PassState
+from jaxmem.order.pass_state import Budget, DirectedGraph, PassState
 
 # How many steps an excursion may add to its first, each of the node that adds
 # least, and how many it may drain after each.
@@ -30,6 +30,21 @@ _MAX_WAITING_TO_WAKE = 3
 _HIDDEN, _IN_HEAP, _BLOCKED = 0, 1, 2
 
 
+# Buffers of more touchers are left out of account, the smallest first, while
+# they are so small a part of all bytes: to begin one, and to take that back, is
+# work for each toucher, and would keep excursions from ending as low as before.
+_MANY_TOUCHERS = 256
+_NEGLIGIBLE_SHARE = 1e-6
+
+
+def _negligible_buffers(graph: Graph) -> set[int]:
+  sizes = graph.arrays.size_bytes
+  order = sizes.argsort(kind="stable")
+  fits = sizes[order].cumsum() <= sizes.sum() * _NEGLIGIBLE_SHARE
+  small = order[fits].tolist()
+  return {b for b in small if len(graph.buffers[b].touchers) > _MANY_TOUCHERS}
+
+
 class DirectedPass:
   """Makes passes over one graph in one direction.
 
@@ -39,22 +54,20 @@ class DirectedPass:
   """
 
   def __init__(self, graph: Graph, *, forward: bool):
-    self._graph = DirectedGraph.of(graph, forward=forward)
+    ignored = _negligible_buffers(graph)
+    self._graph = DirectedGraph.of(graph, forward=forward, ignored=ignored)
     self._initial = PassState(self._graph)
     self.num_runs = 0
 
   def __call__(
-    self,
-    priority_order: Sequence[int],
-    soft_bytes: int,
-    limit_bytes: int,
+    self, priority_order: Sequence[int], budget: Budget, limit_bytes: int
   ) -> tuple[int, ...] | None:
     """Makes one pass.
 
     Args:
       priority_order: All nodes, in the program's direction; earlier is
         preferred (later, in a backward pass).
-      soft_bytes: The peak that the pass tries not to exceed.
+      budget: The peak that the pass tries not to exceed.
       limit_bytes: The peak at which it gives up.
 
     Returns:
@@ -63,7 +76,7 @@ class DirectedPass:
     step = 1 if self._graph.forward else -1
     self._state = self._initial.copy()
     self._node_at = priority_order[::step]
-    self._soft_bytes = soft_bytes
+    self._budget = budget
     self._limit_bytes = limit_bytes
     self._priority = [0] * self._graph.num_nodes
     for rank, v in enumerate(self._node_at):
@@ -90,7 +103,7 @@ class DirectedPass:
     self._absorb(0)
     while len(state.log) < num_nodes:
       first = len(state.log)
-      state.drain(0, self._soft_bytes)
+      state.drain(0, self._budget)
       self._absorb(first)
       self._make_excursions()
       if len(state.log) == num_nodes:
@@ -122,7 +135,7 @@ class DirectedPass:
           state.falling.append(u)
       eager_waiting = state.eager_waiting
       state.ready = [w for w in state.ready if not eager_waiting[w]]
-      state.drain(0, self._soft_bytes)
+      state.drain(0, self._budget)
       self._absorb(first)
 
   def _excursion(self, v: int) -> int | None:
@@ -131,14 +144,14 @@ class DirectedPass:
     Returns the length of the log at the lowest point; None if that is higher
     than it began, or if the budget was left.
     """
-    state, soft_bytes = self._state, self._soft_bytes
+    state, budget, admits = self._state, self._budget, self._budget.admits
     base, num_falling = state.live, len(state.falling)
     num_ready = len(state.ready)
     # The lazy nodes that v waits for mostly start what v touches: enough to
     # tell that v does not fit, without running them.
-    if state.peak_of(v) > soft_bytes or state.run_with_lazy(v) > soft_bytes:
+    if not (admits(state.peak_of(v)) and admits(state.run_with_lazy(v))):
       return None
-    state.drain(num_falling, soft_bytes, base, _MAX_DRAINED_STEPS)
+    state.drain(num_falling, budget, base, _MAX_DRAINED_STEPS)
     lowest, num_steps = state.live, len(state.log)
     for _ in range(_MAX_EXCURSION_STEPS):
       if lowest <= base:
@@ -148,7 +161,7 @@ class DirectedPass:
         break
       state.run_with_lazy(w)
       if state.live > base:
-        state.drain(num_falling, soft_bytes, base, _MAX_DRAINED_STEPS)
+        state.drain(num_falling, budget, base, _MAX_DRAINED_STEPS)
       if state.live < lowest:
         lowest, num_steps = state.live, len(state.log)
     return num_steps if lowest <= base else None
@@ -161,7 +174,7 @@ class DirectedPass:
       if state.waiting[v] < 0:
         continue
       peak, net = self._try(v)
-      if peak <= self._soft_bytes and (best < 0 or net < best_net):
+      if self._budget.admits(peak) and (best < 0 or net < best_net):
         best, best_net = v, net
     return best
 
@@ -169,7 +182,7 @@ class DirectedPass:
     """The peak and the net bytes of running v with its missing lazy nodes."""
     state = self._state
     peak = state.peak_of(v)
-    if not state.waiting[v] or peak > self._soft_bytes:
+    if not state.waiting[v] or not self._budget.admits(peak):
       return peak, state.net[v]
     base, first = state.live, len(state.log)
     num_falling, num_ready = len(state.falling), len(state.ready)
@@ -183,7 +196,7 @@ class DirectedPass:
   def _select(self) -> int:
     """Rules 3 and 4: the next node; -1 if it would reach the hard limit."""
     state, heap, blocked = self._state, self._heap, self._blocked
-    while blocked and state.live + blocked[0][0] <= self._soft_bytes:
+    while blocked and self._budget.admits(state.live + blocked[0][0]):
       self._unblock(self._node_at[heapq.heappop(blocked)[1]])
     while heap:
       rank = heapq.heappop(heap)
@@ -191,7 +204,7 @@ class DirectedPass:
       if state.waiting[v] < 0:
         continue
       peak, _ = self._try(v)
-      if peak <= self._soft_bytes:
+      if self._budget.admits(peak):
         return v
       self._place[v] = _BLOCKED
       heapq.heappush(blocked, (peak - state.live, rank))

@@ -6,6 +6,7 @@ while a node runs are the same read from either end.
 """
 
 import dataclasses
+from collections.abc import Collection
 from typing import Self
 
 from jaxmem.graph import Graph
@@ -47,9 +48,13 @@ class DirectedGraph:
   lazy: list[bool]
 
   @classmethod
-  def of(cls, graph: Graph, *, forward: bool) -> Self:
-    """Reads a graph in the direction of a pass."""
+  def of(
+    cls, graph: Graph, *, forward: bool, ignored: Collection[int] = ()
+  ) -> Self:
+    """Reads a graph in a direction; `ignored` buffers have no bytes."""
     sizes = [buffer.size_bytes for buffer in graph.buffers]
+    for b in ignored:
+      sizes[b] = 0
     before = [sorted(set(node.predecessors)) for node in graph.nodes]
     after = [sorted(set(successors)) for successors in graph.successors]
     first = [buffer.live_at_start for buffer in graph.buffers]
@@ -80,6 +85,26 @@ class DirectedGraph:
   def num_nodes(self) -> int:
     """How many nodes there are."""
     return len(self.extra)
+
+
+class Budget:
+  """A peak not to be exceeded, and what it was asked about."""
+
+  def __init__(self, num_bytes: int):
+    self._num_bytes = num_bytes
+    self._admitted, self._refused = 0, 1 << 63
+
+  def admits(self, num_bytes: int) -> bool:
+    """Whether so many bytes may be live."""
+    if num_bytes <= self._num_bytes:
+      self._admitted = max(self._admitted, num_bytes)
+      return True
+    self._refused = min(self._refused, num_bytes)
+    return False
+
+  def decides_alike(self, num_bytes: int) -> bool:
+    """Whether another peak would have admitted and refused all the same."""
+    return self._admitted <= num_bytes < self._refused
 
 
 class PassState:
@@ -266,37 +291,34 @@ class PassState:
     return max(peak, self.run(w))
 
   def drain(
-    self, first: int, soft_bytes: int, stop_bytes: int = -1, max_steps: int = -1
-  ) -> int:
+    self, first: int, budget: Budget, stop_bytes: int = -1, max_steps: int = -1
+  ) -> None:
     """Runs nodes of `falling[first:]` that fit, as long as there are any.
 
     Args:
       first: Where in `falling` to begin.
-      soft_bytes: What must not be exceeded while a node runs.
+      budget: What must not be exceeded while a node runs.
       stop_bytes: Stop as soon as no more than this is live.
       max_steps: Stop after so many nodes; negative for no limit.
-
-    Returns:
-      The peak, in bytes; 0 if nothing ran.
     """
     falling, waiting, net = self.falling, self.waiting, self.net
-    peak = 0
     again = True
     while again:
       again = False
       i = first
       while i < len(falling):
         u = falling[i]
-        if not waiting[u] and net[u] <= 0 and self.peak_of(u) > soft_bytes:
+        if (
+          not waiting[u] and net[u] <= 0 and not budget.admits(self.peak_of(u))
+        ):
           i += 1
           continue
         falling[i] = falling[-1]
         falling.pop()
         if waiting[u] or net[u] > 0:
           continue
-        peak = max(peak, self.run(u))
+        self.run(u)
         max_steps -= 1
         if self.live <= stop_bytes or not max_steps:
-          return peak
+          return
         again |= i > first
-    return peak

@@ -14,10 +14,6 @@ from jaxmem.order.search import MinCutSearch
 
 Effort = Literal["fast", "normal", "prove"]
 
-# Pricing a candidate takes longer than finding it, and the first ones are best.
-_MAX_CANDIDATES = 8
-
-
 # Of each effort, what finds orders, and what mainly proves that one is optimal:
 # provers are asked in turn, as long as the gap between peak and bound is above
 # the tolerance of the search. Probing comes first: its time is known
@@ -37,7 +33,7 @@ _TEAMS: dict[Effort, tuple[MinCutSearch, tuple[Orderer, ...]]] = {
     ),
     (
       ProbingProver(max_flows=1_000, tolerance=1e-4),
-      CpSatOrderer(max_nodes=100, max_deterministic_time=0.2),
+      CpSatOrderer(max_nodes=24, max_deterministic_time=0.05),
     ),
   ),
   "prove": (
@@ -61,10 +57,7 @@ def plan_order(
 ) -> OrderResult:
   """Finds an order with a low peak, close to the compiler's order.
 
-  Bounds first: if the initial order is optimal already, it is returned as it
-  is. Otherwise the graph is contracted and searched; CP-SAT decides small
-  graphs; destructive probing may prove the rest. Deterministic for a given
-  effort: no clock, no randomness.
+  See docs/how-it-works.md, "The search". Deterministic for a given effort.
 
   Args:
     graph: The program.
@@ -76,9 +69,8 @@ def plan_order(
     start: An order that is known to be good, to begin the search with; the
       initial order if None.
     near_initial: Whether to bring the best order closer to the initial one as
-      far as its peak allows. It then uses what the peak allows at most steps,
-      so that little may be wasted when buffers are placed: without, they pack
-      better.
+      far as its peak allows. Without, buffers pack better: an order that is
+      close uses what the peak allows at most steps.
 
   Returns:
     The best order found, never worse than the initial order. With
@@ -91,9 +83,7 @@ def plan_order(
     raise ValueError(
       f"effort must be one of {', '.join(_TEAMS)}, got {effort!r}."
     )
-  initial = tuple(
-    range(graph.num_nodes) if initial_order is None else initial_order
-  )
+  initial = tuple(initial_order or range(graph.num_nodes))
   check_order(graph, initial)
   kept = unchanged(graph, initial, lower_bound(graph, initial, max_flows=1))
   if kept.status == "optimal":
@@ -127,10 +117,7 @@ def _expand(
   initial = kept.order
   if found.peak_bytes >= kept.peak_bytes:
     return dataclasses.replace(
-      found,
-      order=initial,
-      peak_bytes=kept.peak_bytes,
-      candidates=(initial,),
+      found, order=initial, peak_bytes=kept.peak_bytes, candidates=(initial,)
     )
   best, peak_bytes = contraction.expand(found.order), found.peak_bytes
   first = best
@@ -139,9 +126,7 @@ def _expand(
   orders = [contraction.expand(order) for order in found.candidates]
   candidates = dict.fromkeys((first, best, *orders))
   candidates.pop(initial, None)
+  orders = (*candidates, initial)
   return dataclasses.replace(
-    found,
-    order=first,
-    peak_bytes=peak_bytes,
-    candidates=(*[*candidates][: _MAX_CANDIDATES - 1], initial),
+    found, order=first, peak_bytes=peak_bytes, candidates=orders
   )

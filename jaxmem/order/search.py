@@ -12,14 +12,16 @@ executions and flows.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from jaxmem.graph import Graph, MinCut, liveness, lower_bound
 from jaxmem.order.directed_pass import DirectedPass
+from jaxmem.order.pass_state import Budget
 from jaxmem.order.result import OrderResult
+
+_Made = tuple[Budget, tuple[int, ...] | None, int]
 
 # How many of the best orders a result names, for whoever prices them.
 _MAX_CANDIDATES = 8
@@ -77,6 +79,9 @@ class _SearchRun:
     self._graph = graph
     self._cut = MinCut(graph)
     self._passes: dict[bool, DirectedPass] = {}
+    # By direction and priority: budgets, and to which orders they led after how
+    # many runs. The limit only falls: what reached one reaches a lower one.
+    self._made: dict[tuple[bool, tuple[int, ...]], list[_Made]] = {}
     self._num_passes = 0
     # Each order is better than the one before it; the first was given.
     self._improvements = [known.order]
@@ -158,7 +163,7 @@ class _SearchRun:
     return self._bound + int(fraction * (self._peak_bytes - self._bound))
 
   def _bisect(
-    self, forward: bool, priority_order: Sequence[int], num_steps: int
+    self, forward: bool, priority_order: tuple[int, ...], num_steps: int
   ) -> None:
     """Looks for the soft budget at which a pass does best."""
     low, high = self._bound, self._peak_bytes
@@ -175,14 +180,22 @@ class _SearchRun:
       soft_bytes = high - 1 if step == 0 else (low + high) // 2
 
   def _make_pass(
-    self, forward: bool, priority_order: Sequence[int], soft_bytes: int
+    self, forward: bool, priority_order: tuple[int, ...], soft_bytes: int
   ) -> int | None:
     if self._is_done():
       return None
     if forward not in self._passes:
       self._passes[forward] = DirectedPass(self._graph, forward=forward)
     self._num_passes += 1
-    order = self._passes[forward](priority_order, soft_bytes, self._peak_bytes)
+    make_pass = self._passes[forward]
+    made = self._made.setdefault((forward, priority_order), [])
+    alike = (m for m in made if m[0].decides_alike(soft_bytes))
+    budget, order, num_runs = next(alike, (None, None, 0))
+    make_pass.num_runs += num_runs
+    if budget is None:
+      budget, before = Budget(soft_bytes), make_pass.num_runs
+      order = make_pass(priority_order, budget, self._peak_bytes)
+      made.append((budget, order, make_pass.num_runs - before))
     return None if order is None else self._offer(order)
 
   def _offer(self, order: tuple[int, ...]) -> int:

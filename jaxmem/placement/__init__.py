@@ -3,8 +3,7 @@
     solution = place(problem, capacity)
 
 tries several placers, cheap ones first. Each takes a `PlacementSearch` and
-offers it placements; `place_by` runs just one. `validate` checks a solution
-independently.
+offers it placements. `validate` checks a solution independently.
 
     solution = fill_pools(problem, capacities)
 
@@ -30,7 +29,7 @@ from jaxmem.placement.problem import (
   Problem,
   Solution,
 )
-from jaxmem.placement.search import PlacementSearch, place_by
+from jaxmem.placement.search import PlacementSearch
 from jaxmem.placement.table import Table
 
 __all__ = [
@@ -48,7 +47,6 @@ __all__ = [
   "late_reuse",
   "nested",
   "place",
-  "place_by",
   "places_from_csv",
   "to_csv",
   "try_by_size",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -95,20 +95,3 @@ class PlacementSearch:
       method=self._method,
       seconds=time.perf_counter() - self._start,
     )
-
-
-def place_by(
-  problem: Problem, *placers: Callable[[PlacementSearch], None]
-) -> Solution:
-  """Returns the lowest placement that some placers find.
-
-  Args:
-    problem: The buffers.
-    placers: Called one after the other, until the bytes live at once are
-      reached; the first one has to find a placement.
-  """
-  search = PlacementSearch(problem)
-  for placer in placers:
-    if not search.is_done:
-      placer(search)
-  return search.solution()

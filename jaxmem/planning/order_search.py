@@ -39,6 +39,7 @@ PACKED_WELL = 1.01
 # A called computation of fewer nodes has nothing to order.
 _MIN_NODES = 3
 _TUNING = TUNING.order
+_InnerOrders = dict[Graph, order.OrderResult]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class OrderSearch:
     platform: "cpu" or "cuda".
     options: How hard to try.
     proves: Whether to show that no order needs less, as far as the effort goes.
-    like: The model of the module that this one was made from, if any.
+    like: The search of the module that this one was made from, if any.
 
   Attributes:
     model: Predicts the assignment of the module.
@@ -99,18 +100,20 @@ class OrderSearch:
     platform: str,
     options: Options,
     proves: bool,
-    like: AssignmentModel | None = None,
+    like: OrderSearch | None = None,
   ):
     self._module = module
-    self.model = AssignmentModel(module, platform, like)
+    self.model = AssignmentModel(module, platform, like and like.model)
     self.orders: dict[int, tuple[int, ...]] = {}
     self._options = options
     self._proves = proves
     # Lower bounds of what called computations need, over all their orders.
     self._callee_bounds: dict[int, int] = {}
+    # Those of the module that this one was made from are mostly the same.
+    self._inner_orders: _InnerOrders = like._inner_orders if like else {}
     self._callees = callee_peaks(self.model, self._plan_inner)
     self.entry = from_hlo(self.model, module.entry, self._callees)
-    self._initial = tuple(range(self.entry.graph.num_nodes))
+    self._initial = tuple(range(len(self.entry.instructions)))
 
   def may_reach(self, limit_bytes: float) -> bool:
     """Whether a quick bound allows as few bytes of temporaries."""
@@ -206,7 +209,7 @@ class OrderSearch:
   ) -> Iterator[tuple[int, ...]]:
     """Yields orders, and after the first one that is close to XLA's."""
     yield from candidates[:1]
-    if not self._is_close_first and candidates:
+    if not self._is_close_first:
       near, _ = order.reduce_displacement(graph, self._initial, candidates[0])
       yield near
     yield from candidates[1:]
@@ -214,16 +217,12 @@ class OrderSearch:
   def _proven(self) -> order.OrderResult | None:
     """The result where slots are taken, if it is optimal where they are not."""
     graph, packed = self.entry.graph, self._packed
-    if not packed.candidates:
-      return None
     low = max(self._quick_bound_of(packed.order), self._low_bytes)
     peak_bytes = liveness.peak_bytes(graph, packed.order)
     if not self._meets(peak_bytes, low):
       return None
     return dataclasses.replace(
-      packed,
-      peak_bytes=peak_bytes,
-      lower_bound_bytes=low,
+      packed, peak_bytes=peak_bytes, lower_bound_bytes=low
     )
 
   def _meets(self, peak_bytes: int, bound_bytes: int) -> bool:
@@ -257,13 +256,13 @@ class OrderSearch:
     """
     check_understood(inner)
     graph = inner.graph
-    initial = tuple(range(graph.num_nodes))
-    peak = liveness.peak_bytes(graph, initial)
+    peak = liveness.peak_bytes(graph, range(graph.num_nodes))
     bound = 0
     if graph.num_nodes >= _MIN_NODES:
-      found = order.plan_order(
+      found = self._inner_orders.get(graph) or order.plan_order(
         graph, effort=self._options.effort, prove=self._proves
       )
+      self._inner_orders[graph] = found
       bound = found.lower_bound_bytes
       if found.peak_bytes < peak:
         before = self.model.temp_bytes(self.orders)
@@ -331,15 +330,10 @@ def _without_slots(graph: Graph) -> Graph:
     if not (b.live_at_start or b.live_at_end)
   ]
   number = {b: i for i, b in enumerate(kept)}
-  nodes = tuple(
-    dataclasses.replace(
-      node,
-      shares=tuple(
-        (number[a], number[b])
-        for a, b in node.shares
-        if a in number and b in number
-      ),
-    )
-    for node in graph.nodes
-  )
-  return Graph(nodes=nodes, buffers=tuple(graph.buffers[i] for i in kept))
+  nodes = []
+  for node in graph.nodes:
+    inside = (pair for pair in node.shares if number.keys() >= {*pair})
+    shares = tuple((number[a], number[b]) for a, b in inside)
+    nodes.append(dataclasses.replace(node, shares=shares))
+  buffers = tuple(graph.buffers[i] for i in kept)
+  return Graph(nodes=tuple(nodes), buffers=buffers)

@@ -94,7 +94,7 @@ def _decide(
   found = None
   if removed and options.remove_copies:
     changed = module.with_bitcasts(removed)
-    search = OrderSearch(changed, platform, options, proves, original.model)
+    search = OrderSearch(changed, platform, options, proves, original)
     # Copies that need not be made save time, too.
     copied = sum(copies.removable.values())
     is_copied_much = copied >= baseline * options.min_gain

@@ -9,6 +9,7 @@ from jaxmem_hlo.module import Module, apply_late_passes
 
 from jaxmem import cost, targets
 from jaxmem.options import Options
+from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decided import DecidedModules
 from jaxmem.planning.decision import Decision, PlannedModule
 from jaxmem.planning.fit import LimitPlanner
@@ -78,7 +79,8 @@ class Request:
       The module as it would be if the target were here, and whether XLA has to
       be given it for that, even if no plan changes it.
     """
-    given = apply_late_passes(Module.from_bytes(data), platform)
+    with paused_collector:
+      given = apply_late_passes(Module.from_bytes(data), platform)
     if self.described is None or platform != "cuda":
       return given, False
     module = fetch_arguments(given)

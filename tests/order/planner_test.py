@@ -132,9 +132,13 @@ class ProbingTest(absltest.TestCase):
       cuts.append(MinCut(graph))
       return cuts[-1]
 
+    max_flows = 3 * graph.num_nodes
     with mock.patch.object(probing, "MinCut", make):
-      self.assertFalse(refute(graph, peak_bytes, max_flows=80))
-    self.assertBetween(sum(cut.num_flows for cut in cuts), 78, 82)
+      self.assertFalse(refute(graph, peak_bytes, max_flows=max_flows - 1))
+      self.assertEmpty(cuts)
+      self.assertFalse(refute(graph, peak_bytes, max_flows=max_flows))
+    num_flows = sum(cut.num_flows for cut in cuts)
+    self.assertBetween(num_flows, max_flows - 2, max_flows + 2)
 
 
 class DisplacementTest(absltest.TestCase):

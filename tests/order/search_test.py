@@ -5,7 +5,7 @@ from naive_peak import check_peak
 from jaxmem.graph import check_order, liveness
 from jaxmem.order import MinCutSearch, unchanged
 from jaxmem.order.directed_pass import DirectedPass
-from jaxmem.order.pass_state import DirectedGraph, PassState
+from jaxmem.order.pass_state import Budget, DirectedGraph, PassState
 
 
 def _search(graph, order, **limits):
@@ -38,12 +38,31 @@ class PassTest(parameterized.TestCase):
       peak_bytes = liveness.peak_bytes(graph, order)
       make_pass = DirectedPass(graph, forward=forward)
       for soft_bytes in (0, peak_bytes // 2, peak_bytes):
-        found = make_pass(order, soft_bytes, peak_bytes + 1)
+        budget = Budget(soft_bytes)
+        found = make_pass(order, budget, peak_bytes + 1)
         if found is not None:
           check_order(graph, found)
           self.assertLessEqual(liveness.peak_bytes(graph, found), peak_bytes)
-      self.assertIsNotNone(make_pass(order, 0, 10**12))
-      self.assertIsNone(make_pass(order, 0, 0))
+      self.assertIsNotNone(make_pass(order, Budget(0), 10**12))
+      self.assertIsNone(make_pass(order, Budget(0), 0))
+
+  @parameterized.parameters(True, False)
+  def test_budgets_know_which_others_lead_to_the_same(self, forward):
+    num_alike = 0
+    for seed in range(60):
+      graph = random_graphs.random_graph(seed, 8 + seed % 20)
+      order = random_graphs.sample_orders(graph, 1, seed)[0]
+      limit_bytes = liveness.peak_bytes(graph, order) + 1
+      make_pass = DirectedPass(graph, forward=forward)
+      budgets = [Budget(limit_bytes * i // 8) for i in range(2, 8)]
+      found = [make_pass(order, budget, limit_bytes) for budget in budgets]
+      for first, budget in enumerate(budgets):
+        for second in range(len(budgets)):
+          soft_bytes = limit_bytes * (2 + second) // 8
+          if budget.decides_alike(soft_bytes):
+            self.assertEqual(found[second], found[first], msg=str(seed))
+            num_alike += first != second
+    self.assertGreater(num_alike, 20)
 
 
 class SearchTest(parameterized.TestCase):

@@ -6,10 +6,10 @@ import numpy as np
 from absl.testing import absltest, parameterized
 from placement_problems import problem, random_problem
 
+from jaxmem.experimental.place_by import place_by
 from jaxmem.placement import (
   Buffer,
   Problem,
-  place_by,
   try_floors,
   validate,
 )

@@ -9,6 +9,7 @@ from absl.testing import absltest, parameterized
 from placement_problems import CAPACITY, instance, problem, random_problem
 
 from benchmarks.synthetic import train_step
+from jaxmem.experimental.place_by import place_by
 from jaxmem.placement import (
   Buffer,
   Gap,
@@ -18,7 +19,6 @@ from jaxmem.placement import (
   Table,
   late_reuse,
   place,
-  place_by,
   try_by_size,
   try_floors,
   try_xla_heap,

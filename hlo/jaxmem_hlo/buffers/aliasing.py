@@ -13,6 +13,7 @@ from collections import deque
 from typing import NamedTuple
 
 from jaxmem_hlo.module import (
+  ELEMENTWISE,
   Computation,
   Instruction,
   Module,
@@ -20,70 +21,6 @@ from jaxmem_hlo.module import (
   shapes,
 )
 from jaxmem_hlo.proto import hlo_pb2
-
-_ELEMENTWISE = frozenset(
-  [
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "and",
-    "asin",
-    "asinh",
-    "atan2",
-    "atanh",
-    "bitcast-convert",
-    "cbrt",
-    "ceil",
-    "clamp",
-    "compare",
-    "complex",
-    "convert",
-    "copy",
-    "cosh",
-    "cosine",
-    "count-leading-zeros",
-    "divide",
-    "erf",
-    "exponential",
-    "exponential-minus-one",
-    "floor",
-    "imag",
-    "is-finite",
-    "log",
-    "log-plus-one",
-    "logistic",
-    "map",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negate",
-    "not",
-    "or",
-    "popcnt",
-    "power",
-    "real",
-    "reduce-precision",
-    "remainder",
-    "rng",
-    "round-nearest-afz",
-    "round-nearest-even",
-    "rsqrt",
-    "select",
-    "shift-left",
-    "shift-right-arithmetic",
-    "shift-right-logical",
-    "sign",
-    "sine",
-    "sinh",
-    "sqrt",
-    "stochastic-convert",
-    "subtract",
-    "tan",
-    "tanh",
-    "xor",
-  ]
-)
 
 
 class InPlacePair(NamedTuple):
@@ -96,7 +33,7 @@ class InPlacePair(NamedTuple):
 
 def is_elementwise(opcode: str) -> bool:
   """Returns whether an operation computes each element from its own place."""
-  return opcode in _ELEMENTWISE
+  return opcode in ELEMENTWISE
 
 
 def in_place_pairs(
@@ -231,8 +168,8 @@ def is_elementwise_update(
     if user.proto.fusion_kind not in ("kLoop", "kInput"):
       return False
     body = module.by_id[user.callees[0]]
-    return _all_paths_elementwise(body, body.parameters[number])
-  return user.opcode != "copy" and user.opcode in _ELEMENTWISE
+    return body.parameters[number].id in body.before_elementwise
+  return user.opcode != "copy" and user.opcode in ELEMENTWISE
 
 
 def _default_rule(
@@ -252,7 +189,7 @@ def _default_rule(
     if len(operand.computation.users[operand.id]) != 1:
       return False
     return len(user.operands) == 1 or [index[0]] == numbers
-  return opcode in _ELEMENTWISE
+  return opcode in ELEMENTWISE
 
 
 def _fusion_rule(module: Module, number: int, fusion: Instruction) -> bool:
@@ -271,28 +208,7 @@ def _fusion_rule(module: Module, number: int, fusion: Instruction) -> bool:
       and [i for i, o in enumerate(operands) if o is parameter]
       == [1 - heavy[0]]
     )
-  return _all_paths_elementwise(body, parameter)
-
-
-def _elementwise_on(user: Instruction, operand: Instruction) -> bool:
-  if user.opcode == "dynamic-update-slice":
-    return [i for i, o in enumerate(user.operands) if o == operand.id] == [0]
-  return user.opcode in _ELEMENTWISE
-
-
-def _all_paths_elementwise(body: Computation, start: Instruction) -> bool:
-  """Whether everything that depends on `start` is elementwise or a tuple."""
-  seen = {start.id}
-  queue = deque([start])
-  while queue:
-    instruction = queue.popleft()
-    for user in body.users[instruction.id]:
-      if user.opcode != "tuple" and not _elementwise_on(user, instruction):
-        return False
-      if user.id not in seen:
-        seen.add(user.id)
-        queue.append(user)
-  return True
+  return parameter.id in body.before_elementwise
 
 
 def _gpu_fusion_rule(
@@ -376,7 +292,7 @@ def _gpu_step(
     and user.operands[1:] == writer.operands[2:]
   ):
     return True
-  return user.opcode != "copy" and _elementwise_on(user, instruction)
+  return user.opcode != "copy" and user.is_elementwise_on(instruction.id)
 
 
 def _outputs(body: Computation) -> list[Instruction]:

@@ -15,6 +15,7 @@ from jaxmem_hlo.module.collectives import (
 from jaxmem_hlo.module.hlo_module import Computation, Instruction, Module
 from jaxmem_hlo.module.late_passes import apply_late_passes
 from jaxmem_hlo.module.opcodes import (
+  ELEMENTWISE,
   FORWARDS,
   GIVEN,
   HOST_MEMORY_SPACE,
@@ -27,6 +28,7 @@ from jaxmem_hlo.module.post_order import list_in_post_order
 from jaxmem_hlo.module.shapes import ShapeIndex
 
 __all__ = [
+  "ELEMENTWISE",
   "FORWARDS",
   "GIVEN",
   "HOST_MEMORY_SPACE",

@@ -9,9 +9,10 @@ number.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxmem_hlo.module.opcodes import ELEMENTWISE
 from jaxmem_hlo.proto import hlo_pb2
 
 _INSTALLED = ("site-packages/", "dist-packages/")
@@ -25,18 +26,31 @@ class Instruction:
     id: Unique in the module.
     opcode: For example "fusion" or "dynamic-update-slice".
     operands: Ids of the operands, in order, with repetitions.
+    shape: What it returns.
     computation: The computation that holds the instruction.
   """
 
   __slots__ = ("computation", "id", "opcode", "operands", "proto", "shape")
+
+  operands: tuple[int, ...]
+  shape: hlo_pb2.Shape
 
   def __init__(self, proto: hlo_pb2.Instruction, computation: Computation):
     self.proto = proto
     self.computation = computation
     self.id: int = proto.id
     self.opcode: str = proto.opcode
-    self.operands: tuple[int, ...] = tuple(proto.operand_ids)
-    self.shape: hlo_pb2.Shape = proto.shape
+
+  def __getattr__(self, name: str) -> Any:
+    # Only reached as long as the slot is empty: nobody asks most instructions,
+    # those inside of fusions, for their operands or their shapes.
+    if name == "operands":
+      self.operands = tuple(self.proto.operand_ids)
+      return self.operands
+    if name == "shape":
+      self.shape = self.proto.shape
+      return self.shape
+    raise AttributeError(name)
 
   @property
   def name(self) -> str:
@@ -53,6 +67,12 @@ class Instruction:
     """Ids of the called computations, in the proto's order."""
     return tuple(self.proto.called_computation_ids)
 
+  def is_elementwise_on(self, operand: int) -> bool:
+    """Whether each element depends on the same place of an operand alone."""
+    if self.opcode == "dynamic-update-slice":
+      return operand == self.operands[0] and operand not in self.operands[1:]
+    return self.opcode in ELEMENTWISE
+
   def __repr__(self) -> str:
     return f"<{self.opcode} {self.name}>"
 
@@ -64,20 +84,47 @@ class Computation:
     proto: The message itself.
     id: Unique in the module.
     name: Its name.
-    instructions: All instructions in XLA's post order.
-    by_id: The same, by instruction id.
-    root: The instruction whose value the computation returns.
   """
 
   def __init__(self, proto: hlo_pb2.Computation):
     self.proto = proto
     self.id: int = proto.id
     self.name: str = proto.name
-    self.instructions = [Instruction(i, self) for i in proto.instructions]
-    self.by_id = {i.id: i for i in self.instructions}
-    if proto.root_id not in self.by_id:
-      raise ValueError(f"Computation {proto.name} has no root instruction.")
-    self.root = self.by_id[proto.root_id]
+
+  @functools.cached_property
+  def instructions(self) -> list[Instruction]:
+    """All instructions in XLA's post order; bodies of many are never asked."""
+    return [Instruction(i, self) for i in self.proto.instructions]
+
+  @functools.cached_property
+  def by_id(self) -> dict[int, Instruction]:
+    """The same, by instruction id."""
+    return {i.id: i for i in self.instructions}
+
+  @functools.cached_property
+  def root(self) -> Instruction:
+    """The instruction whose value the computation returns.
+
+    Raises:
+      ValueError: If there is none.
+    """
+    if self.proto.root_id not in self.by_id:
+      raise ValueError(f"Computation {self.name} has no root instruction.")
+    return self.by_id[self.proto.root_id]
+
+  @functools.cached_property
+  def before_elementwise(self) -> frozenset[int]:
+    """Ids of those on which only elementwise instructions and tuples depend."""
+    found = set(self.by_id)
+    # Those that depend on an instruction are listed behind it.
+    for user in reversed(self.instructions):
+      is_passing = user.id in found
+      for operand in user.operands:
+        if not is_passing or not (
+          user.opcode == "tuple" or user.is_elementwise_on(operand)
+        ):
+          found.discard(operand)
+    return frozenset(found)
 
   @functools.cached_property
   def users(self) -> dict[int, list[Instruction]]:
@@ -212,18 +259,19 @@ class Module:
       copy.set_schedule(computation_id, ids)
     return copy
 
-  def with_bitcasts(self, ids: Collection[int]) -> Module:
+  def with_bitcasts(self, ids: Iterable[int]) -> Module:
     """Returns a copy in which some of the entry's copies are bitcasts.
 
     Args:
       ids: Of copy instructions of the entry that keep shape and layout.
     """
+    gone = frozenset(ids)
     proto = hlo_pb2.Module()
     proto.CopyFrom(self.proto)
     for computation in proto.computations:
       if computation.id == self.entry.id:
         for instruction in computation.instructions:
-          if instruction.id in ids:
+          if instruction.id in gone:
             instruction.opcode = "bitcast"
     known = {c.id: c for c in self.computations if c is not self.entry}
     changed = Module(proto, known)

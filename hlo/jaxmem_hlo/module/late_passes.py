@@ -35,7 +35,7 @@ def apply_late_passes(module: Module, platform: str) -> Module:
     any more, as in XLA; a barrier that had to wait for others stays.
   """
   has_tuples = platform == "cuda" and not xla_version.is_at_least(0, 12)
-  if not _has_barriers(module) and (has_tuples or not _has_elements(module)):
+  if not _may_change(module, has_tuples):
     return module
   proto = hlo_pb2.Module()
   proto.CopyFrom(module.proto)
@@ -48,19 +48,24 @@ def apply_late_passes(module: Module, platform: str) -> Module:
   return Module(proto)
 
 
-def _has_barriers(module: Module) -> bool:
-  return any(
-    i.opcode == _BARRIER for c in module.computations for i in c.instructions
-  )
+def _may_change(module: Module, has_tuples: bool) -> bool:
+  """Whether there are barriers, or elements of tuples that are there.
 
-
-def _has_elements(module: Module) -> bool:
-  """Whether anything reads an element of a tuple that is there."""
-  return any(
-    i.opcode == _ELEMENT and c.by_id[i.operands[0]].opcode == "tuple"
-    for c in module.computations
-    for i in c.instructions
-  )
+  Args:
+    module: The module.
+    has_tuples: Whether elements and tuples stay.
+  """
+  for computation in module.computations:
+    # Read of the messages: nobody else asks most computations.
+    opcodes = {i.opcode for i in computation.proto.instructions}
+    if _BARRIER in opcodes:
+      return True
+    if not has_tuples and {_ELEMENT, "tuple"} <= opcodes:
+      by_id = computation.by_id
+      elements = (i for i in by_id.values() if i.opcode == _ELEMENT)
+      if any(by_id[e.operands[0]].opcode == "tuple" for e in elements):
+        return True
+  return False
 
 
 def _expand(computation: hlo_pb2.Computation, has_tuples: bool) -> set[int]:

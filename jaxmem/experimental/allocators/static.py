@@ -12,6 +12,7 @@ from typing import Literal
 from jaxmem import placement
 from jaxmem.experimental.allocators.in_place import chains, hand_overs
 from jaxmem.experimental.allocators.trace import Result, Trace, arena_result
+from jaxmem.experimental.place_by import place_by
 
 Method = Literal["tflite", "xla", "jaxmem"]
 
@@ -82,9 +83,9 @@ class Static:
 
   def _place(self, problem: placement.Problem) -> placement.Solution:
     if self.method == "tflite":
-      return placement.place_by(problem, placement.try_by_size)
+      return place_by(problem, placement.try_by_size)
     if self.method == "xla":
-      return placement.place_by(problem, placement.try_xla_heap)
+      return place_by(problem, placement.try_xla_heap)
     return placement.place(
       problem, max_deterministic_time=None if self.use_solver else 0
     )

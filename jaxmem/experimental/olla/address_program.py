@@ -12,8 +12,9 @@ from jaxmem.experimental.olla.locations import Locations
 from jaxmem.experimental.olla.problem import Problem, check_total
 from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import AddressSolution, ModelSize
+from jaxmem.experimental.place_by import place_by
 from jaxmem.graph import Graph, live_ranges
-from jaxmem.placement import Buffer, Table, nested, place_by, try_floors
+from jaxmem.placement import Buffer, Table, nested, try_floors
 from jaxmem.placement import Problem as PlacementProblem
 from jaxmem.solver import cpsat
 

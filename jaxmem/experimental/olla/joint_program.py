@@ -25,8 +25,9 @@ from jaxmem.experimental.olla.problem import Problem
 from jaxmem.experimental.olla.program_options import ProgramOptions
 from jaxmem.experimental.olla.solution import JointSolution, ModelSize
 from jaxmem.experimental.olla.windows import Windows, pairs
+from jaxmem.experimental.place_by import place_by
 from jaxmem.graph import Graph
-from jaxmem.placement import place_by, try_floors
+from jaxmem.placement import try_floors
 from jaxmem.solver import cpsat
 
 

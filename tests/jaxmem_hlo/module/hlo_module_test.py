@@ -267,7 +267,7 @@ class ErrorTest(absltest.TestCase):
     proto = hlo_pb2.Module(name="one", entry_computation_id=1)
     proto.computations.add(name="main", id=1, root_id=3)
     with self.assertRaisesRegex(ValueError, "Computation main has no root"):
-      Module(proto)
+      _ = Module(proto).entry.root
 
 
 if __name__ == "__main__":

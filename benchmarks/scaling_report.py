@@ -1,0 +1,104 @@
+"""What `benchmarks.scaling_benchmark` measured, as a section and as a plot."""
+
+from collections.abc import Sequence
+
+from benchmarks import svg_plot
+from benchmarks.page import Row, table
+
+PLOT = "scaling.svg"
+
+_TEXT = f"""\
+## Planning time by size
+
+`python -m benchmarks.scaling_benchmark
+--output=benchmarks/results/scaling.jsonl`
+
+CPU seconds of all between XLA's callback and the returned module, by the number
+of instructions on the timeline: steps of `benchmarks/deep_steps.py`, for the
+CPU. Profiles of them showed where time could be saved; how much is searched was
+not chosen by them. *Until the schedule* is what XLA takes before
+it shows the module, *XLA* its whole compile, code generation included, where
+that was measured. *us* is microseconds per instruction at the default effort.
+Both cores were shared with other programs, which CPU seconds hardly feel.
+
+Most of what is left at small sizes is no search: reading the module, its
+buffers, their graph, and the predictions of what XLA allocates. So
+`effort="fast"` saves less than half. Modules of *recurrent* grow with the
+square of their time steps, as XLA fuses sums over all of them: microseconds per
+instruction grow with it. Beyond 10,000 instructions, predicting one assignment
+takes time with the square of what is live at once.
+
+![CPU seconds by instructions, both logarithmic]({PLOT})
+"""
+
+
+def plot(rows: Sequence[Row]) -> str:
+  """Returns CPU seconds over instructions, one line per step, and XLA's."""
+  series = [
+    (f"plan: {step}", [(r["num_instructions"], _planning_s(r)) for r in here])
+    for step, here in _by_step(rows).items()
+  ]
+  decoder = _by_step(rows).get("decoder", [])
+  for name, key in (("schedule", "schedule_s"), ("compile", "compile_s")):
+    points = [(r["num_instructions"], r[key]) for r in decoder if r[key]]
+    if points:
+      series.append((f"XLA {name}: decoder", points))
+  return svg_plot.lines(
+    "CPU seconds to plan the order, default effort",
+    "instructions",
+    series,
+    is_logarithmic=True,
+  )
+
+
+def section(rows: Sequence[Row]) -> str:
+  """Returns the section of docs/results.md; empty if there are no rows."""
+  if not rows:
+    return ""
+  titles = (
+    "step",
+    "instructions",
+    "until the schedule, s",
+    "XLA, s",
+    "plan, s",
+    "us",
+    "plan at fast, s",
+    "XLA MB",
+    "plan MB",
+    "fast MB",
+    "bound MB",
+  )
+  return f"{_TEXT}\n{table(titles, map(_cells, rows))}"
+
+
+def _planning_s(row: Row) -> float:
+  return row["efforts"]["normal"]["planning_s"]
+
+
+def _by_step(rows: Sequence[Row]) -> dict[str, list[Row]]:
+  found: dict[str, list[Row]] = {}
+  for row in rows:
+    found.setdefault(row["step"], []).append(row)
+  return found
+
+
+def _cells(row: Row) -> list[str]:
+  normal, fast = (row["efforts"][effort] for effort in ("normal", "fast"))
+  return [
+    row["step"],
+    f"{row['num_instructions']:,}",
+    f"{row['schedule_s']:.2f}",
+    f"{row['compile_s']:.1f}" if row["compile_s"] else "",
+    f"{normal['planning_s']:.2f}",
+    f"{normal['us_per_instruction']:.0f}",
+    f"{fast['planning_s']:.2f}",
+    *(
+      f"{num_bytes / 1e6:.2f}"
+      for num_bytes in (
+        row["xla_temp_bytes"],
+        normal["temp_bytes"],
+        fast["temp_bytes"],
+        normal["lower_bound_bytes"],
+      )
+    ),
+  ]
