@@ -17,9 +17,9 @@ _MAX_ATTRIBUTES = 12
 _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # The lines that `jit`, `plan`, `max_batch` and the commands reach. The aim is
 # 19,000; until it is reached this number may only fall, but for what is new:
-# programs over several devices took 1,775, what XLA rematerialises later 60,
+# programs over several devices took 2,075, what XLA rematerialises later 60,
 # limits inside of loops, branches and calls 35, mapped temporaries 35.
-_MAX_REACHED_LINES = 26_200
+_MAX_REACHED_LINES = 26_500
 
 
 def _sources() -> Iterator[tuple[str, str]]:

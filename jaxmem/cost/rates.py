@@ -160,6 +160,19 @@ class Device:
   rates: Rates
   num_devices: int = 1
 
+  def mapping_s(self, temp_bytes: int) -> float:
+    """Returns the seconds that a run waits until its temporaries are mapped.
+
+    XLA allocates a program's temporaries anew in each run. On a CPU every page
+    of them is then mapped and cleared when it is first written.
+
+    Args:
+      temp_bytes: Of the program.
+    """
+    if self.platform != "cpu" or temp_bytes < _MOST_KEPT_BYTES:
+      return 0.0
+    return temp_bytes / _MAPPED_BYTES_PER_S
+
 
 def device_for(
   target: targets.Target | str | None = None,
