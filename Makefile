@@ -18,7 +18,7 @@ export JAX_VERSION
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test test-all test-versions lint lint-ruff lint-types \
-  lint-imports lint-bazel format demo bench rehearse proto clean \
+  lint-imports lint-bazel format demo bench conformance rehearse proto clean \
   $(OLDER_JAX:%=test-jax-%)
 
 help:
@@ -30,6 +30,8 @@ help:
 	@echo "make lint      lint and check types only"
 	@echo "make format    format the code and fix what ruff can fix"
 	@echo "make bench     list the benchmarks and how to run them"
+	@echo "make conformance JAX_TESTS=path  JAX's own tests, with every compile"
+	@echo "               planned, beside jax alone; path is a checkout of jax"
 	@echo "make rehearse  try the benchmarks for a GPU on the CPU"
 	@echo "make proto     generate hlo_pb2.py from hlo.proto again"
 	@echo "make venv      make .venv with everything the above need"
@@ -141,6 +143,18 @@ bench: $(STAMP)
 	done
 
 # What benchmarks/gpu_campaign.py would do on a GPU; see docs/gpu.md.
+# The wheels of jax hold no tests.
+conformance: $(STAMP)
+ifndef JAX_TESTS
+	@echo "JAX_TESTS must name a checkout of jax, of the version that is here"
+	@echo "if there is a tag of it:"
+	@echo "  git clone https://github.com/jax-ml/jax"
+	@echo "  make conformance JAX_TESTS=\$$PWD/jax"
+	@exit 1
+else
+	$(BIN)/python -m benchmarks.conformance_benchmark --checkout="$(JAX_TESTS)"
+endif
+
 rehearse: $(STAMP)
 	@folder=$$(mktemp -d) && \
 	PYTHONPATH=.:hlo $(BIN)/python -m benchmarks.gpu_campaign --rehearse \
