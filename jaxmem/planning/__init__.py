@@ -1,5 +1,6 @@
 """Decides what becomes of one scheduled module: its order, and edits of it."""
 
+from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decided import (
   DecidedFields,
   DecidedModule,
@@ -29,5 +30,6 @@ __all__ = [
   "PlannedModule",
   "Request",
   "fingerprint",
+  "paused_collector",
   "plan_frontier",
 ]

@@ -1,10 +1,11 @@
 """Python's cyclic garbage collector, paused while modules are planned."""
 
+import contextlib
 import gc
 import threading
 
 
-class _Pause:
+class _Pause(contextlib.ContextDecorator):
   """A pause of the collector that several threads can ask for at once.
 
   Planning allocates many small objects and drops few; each full collection

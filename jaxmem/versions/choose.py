@@ -20,6 +20,7 @@ from jaxmem.planning import (
   LimitPlan,
   LimitPlanner,
   Request,
+  paused_collector,
 )
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
@@ -33,6 +34,7 @@ _TUNING = TUNING.versions
 _EVERYTHING = 2**50
 
 
+@paused_collector
 def pick(
   written: Step, schedules: ScheduleCapture, request: Request
 ) -> tuple[Version, DecidedModule | None]:
@@ -72,6 +74,7 @@ def pick(
   return dataclasses.replace(compared.version, xla_bytes=xla_bytes), decided
 
 
+@paused_collector
 def smallest_bytes(
   written: Step, schedules: ScheduleCapture, request: Request
 ) -> int:
