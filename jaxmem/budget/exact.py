@@ -136,6 +136,10 @@ class _Program:
     solver = cpsat.make_solver(work)
     # The relaxation is nearly integral once it knows the clauses, too.
     solver.parameters.linearization_level = 2
+    # The search gains more from the same work than a longer presolve does.
+    solver.parameters.max_presolve_iterations = 1
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.symmetry_level = 0
     status = cpsat.solve(solver, self._model)
     if status in ("infeasible", "unknown"):
       return None

@@ -33,8 +33,6 @@ class RefineTuning:
   """Which limits of live bytes are tried for a cheaper plan than a sketch.
 
   Attributes:
-    highest: The first limit is this multiple of the sketch's live bytes: a plan
-      of other edits may be packed more tightly.
     lowest: While nothing is found, limits go down to this fraction of the
       sketch's live bytes. ViT-B/16 on a CPU at 30 % of `budget_benchmark` costs
       11.5 % by that instead of 13.0.
@@ -50,20 +48,22 @@ class RefineTuning:
       tightly than any that was seen.
     least_saving: A search that could save no more than this fraction of what
       the edits cost is not made.
+    least_step_share: The same as a fraction of the step's seconds; estimates
+      are off by more.
     least_distance: Limits closer than this fraction of the upper one are not
       told apart.
   """
 
-  highest: float = 1.03
   lowest: float = 0.94
   fewest_limits: int = 4
-  most_limits: int = 8
-  limits_times_steps: int = 3600
+  most_limits: int = 6
+  limits_times_steps: int = 2400
   most_greedy_scale: int = 4
   greedy_scale_times_steps: int = 2000
   packing_luck: float = 0.005
   least_saving: float = 0.002
-  least_distance: float = 0.001
+  least_step_share: float = 0.002
+  least_distance: float = 0.003
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

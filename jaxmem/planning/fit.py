@@ -20,6 +20,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, units
+from jaxmem.budget import Event
 from jaxmem.errors import InfeasibleError, name_buffers
 from jaxmem.graph import from_hlo
 from jaxmem.options import Options
@@ -152,18 +153,25 @@ class LimitPlanner:
         _raise_infeasible(self._name, best, self._least_base(), room)
     return self._plan(best, limit_bytes)
 
-  def find(self, limit_bytes: int) -> PlannedModule[LimitPlan] | None:
+  def find(
+    self, limit_bytes: int, worse_s: float = math.inf
+  ) -> PlannedModule[LimitPlan] | None:
     """Returns what `fit` does, but None where only the smallest plan might fit.
 
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
+      worse_s: Seconds of a step that make a plan useless: None as well where
+        sketches do not promise less.
     """
     room = limit_bytes - self._planned.fixed_bytes
     best, best_s, waiting_s = None, math.inf, math.inf
-    shares = _TUNING.hiding_room_shares if self.own.collective_s else (1.0,)
+    shares = (1.0,)
+    if self.own.collective_s:
+      # What is hidden, sketches do not know.
+      shares, worse_s = _TUNING.hiding_room_shares, math.inf
     for share in shares:
       with self._timed():
-        fits = self._fits(room, share, waiting_s)
+        fits = self._fits(room, share, waiting_s, worse_s)
       for fit in fits:
         found = self._plan(fit, limit_bytes)
         seconds = found.decision.schedule_s
@@ -179,7 +187,9 @@ class LimitPlanner:
     hidden = hide_transfers(module, self._device, self.xla_bytes)
     return hidden.seconds if hidden else self._planned.step_s
 
-  def _fits(self, room: int, share: float, waiting_s: float) -> list[Fit]:
+  def _fits(
+    self, room: int, share: float, waiting_s: float, worse_s: float
+  ) -> list[Fit]:
     """Returns what fits a share of the room: the rest is to hide transfers in.
 
     XLA's own order need not fit: with transfers hidden, it may.
@@ -188,6 +198,7 @@ class LimitPlanner:
       room: Most bytes of temporaries.
       share: The share.
       waiting_s: Seconds that the best plan so far might wait less.
+      worse_s: See `find`.
     """
     lower = int(share * room)
     bases = self._bases() if self.own.collective_s else (self._planned,)
@@ -199,7 +210,7 @@ class LimitPlanner:
       some_s, more_s = (self._planned.estimate(VIEWS[0], s) for s in sizes)
       if not more_s - some_s < waiting_s:
         return []
-    found = self._cheapest(lower)
+    found = self._cheapest(lower, worse_s)
     return [] if found is None else [found]
 
   @contextlib.contextmanager
@@ -286,14 +297,15 @@ class LimitPlanner:
     )
     return fit.base.sketch(aim, math.inf)
 
-  def _cheapest(self, room: int) -> Fit | None:
+  def _cheapest(self, room: int, worse_s: float) -> Fit | None:
     """Finds a plan, and perhaps a cheaper one for less room.
 
     How tightly XLA packs few large values is luck: with a little less room
     another plan may do, which costs less. Many values even that out.
     """
     sketches = self._all_sketches(room)
-    if not sketches:
+    least_s = min((f.extra_s for f in sketches), default=math.inf)
+    if self.step_s + _TUNING.sketched_share * least_s >= worse_s:
       return None
     best = self._refined(sketches)
     for share in _TUNING.lower_room_shares:
@@ -329,16 +341,27 @@ class LimitPlanner:
   def _refined(self, sketches: Sequence[Fit]) -> Fit:
     """Takes more time for the best of some sketches.
 
-    For all of them, where steps are few: how few large values are packed is
-    luck, which each sketch has anew.
+    For others that are about as good, where steps are few: how few large values
+    are packed is luck, which each sketch has anew. What is gathered for one
+    serves the next on the same order.
     """
     ranked = sorted(sketches, key=lambda f: f.extra_s)
     if ranked[0].base.num_steps > _TUNING.few_steps:
       ranked = ranked[:1]
-    found = []
+    events: dict[OrderedModule, set[Event]] = {}
+    for sketch in sketches:
+      events.setdefault(sketch.base, set()).update(sketch.events)
+    found: list[Fit] = []
     for sketch in ranked:
-      also = {e for f in sketches if f.base is sketch.base for e in f.events}
-      found.append(refine(sketch, self._options.effort, sorted(also)))
+      if sketch.extra_s > _TUNING.refined_sketch_ratio * ranked[0].extra_s:
+        break
+      known = events[sketch.base]
+      is_first = all(f.base is not sketch.base for f in found)
+      refined = refine(
+        sketch, self._options.effort, sorted(known), gathers=is_first
+      )
+      known.update(refined.events)
+      found.append(refined.fit)
     return min(found, key=lambda f: f.extra_s)
 
   def _sketches(

@@ -19,7 +19,25 @@ from jaxmem.planning.ordered_module import Fit
 _TUNING = TUNING.refine
 
 
-def refine(sketch: Fit, effort: Effort, also: Sequence[Event] = ()) -> Fit:
+class Refined(NamedTuple):
+  """What came of a search.
+
+  Attributes:
+    fit: The cheapest fit that was found; the sketch if there is none cheaper.
+    events: All that could have run again.
+  """
+
+  fit: Fit
+  events: tuple[Event, ...]
+
+
+def refine(
+  sketch: Fit,
+  effort: Effort,
+  also: Sequence[Event] = (),
+  *,
+  gathers: bool = True,
+) -> Refined:
   """Searches for a cheaper plan about the live bytes of a sketch.
 
   Args:
@@ -27,11 +45,11 @@ def refine(sketch: Fit, effort: Effort, also: Sequence[Event] = ()) -> Fit:
     effort: Of each search. Only "fast" leaves values where the sketch has them,
       on the device or the host.
     also: What may run again besides what is gathered.
-
-  Returns:
-    The cheapest fit that was found; the sketch if there is none cheaper.
+    gathers: Whether to gather as much as the length of the order allows; not
+      needed where a search on the same order has.
   """
-  return _Search(sketch, effort, also).run()
+  search = _Search(sketch, effort, also, gathers)
+  return Refined(search.run(), search.events)
 
 
 class _Tried(NamedTuple):
@@ -43,7 +61,9 @@ class _Tried(NamedTuple):
 
 
 class _Search:
-  def __init__(self, sketch: Fit, effort: Effort, also: Sequence[Event]):
+  def __init__(
+    self, sketch: Fit, effort: Effort, also: Sequence[Event], gathers: bool
+  ):
     self._sketch = self._best = sketch
     self._aim = dataclasses.replace(
       sketch.aim, with_link=sketch.aim.with_link or effort != "fast"
@@ -59,19 +79,21 @@ class _Search:
     )
     # From this limit on the edits of the sketch come into question.
     self._lowest = max(sketch.aim.live_limit_bytes, sketch.live_bytes)
-    greedy_scale = _TUNING.greedy_scale_times_steps // num_steps
-    self._pool = self._chooser.gather(
-      self._lowest, _between(1, greedy_scale, _TUNING.most_greedy_scale), also
-    )
+    scale = _TUNING.greedy_scale_times_steps // num_steps if gathers else 1
+    scale = _between(1, scale, _TUNING.most_greedy_scale)
+    self._pool = self._chooser.gather(self._lowest, scale, also)
     self._least_offset = sketch.temp_bytes - sketch.live_bytes
     self._tried: list[_Tried] = []
 
+  @property
+  def events(self) -> tuple[Event, ...]:
+    """All that may run again."""
+    return self._pool.events
+
   def run(self) -> Fit:
     """Tries one limit after the other."""
-    limit: int | None = int(_TUNING.highest * self._lowest)
-    if self._num_limits == _TUNING.most_limits:
-      # Few large values may be packed well at one limit, and badly below.
-      limit = max(limit, self._aim.room_bytes)
+    slack = self._aim.room_bytes - self._sketch.temp_bytes
+    limit: int | None = self._lowest + slack
     for number in range(1, _TUNING.most_limits + 1):
       limit = self._try(limit)
       # As long as nothing was found there may be something a little lower.
@@ -112,14 +134,19 @@ class _Search:
     above = sorted(t for t in self._tried if t.live_limit > lower)
     if not above:
       slack = room_bytes - best.temp_bytes
-      return lower + slack if slack else None
+      is_much = slack > _TUNING.least_distance * room_bytes
+      return lower + slack if is_much else None
+    least_s = max(
+      _TUNING.least_saving * best.extra_s,
+      _TUNING.least_step_share * best.base.step_s,
+    )
     highest = (1 + _TUNING.packing_luck) * room_bytes - self._least_offset
     for upper in above:
       # The plan above fits all limits down to the bytes that are live with it.
       width = upper.live_bytes - lower
       middle = lower + width // 2
       if (
-        upper.extra_s < (1 - _TUNING.least_saving) * best.extra_s
+        best.extra_s - upper.extra_s > least_s
         and width > _TUNING.least_distance * upper.live_limit
         and middle <= highest
       ):

@@ -81,8 +81,12 @@ class FitTuning:
       are not looked for on XLA's order.
     lower_room_shares: Shares of the room that are tried, too, where a plan
       seems to be packed badly.
+    sketched_share: At least this share of the cost of a sketch is left when it
+      is refined.
     few_steps: The most instructions of an order in which packing is a matter of
       luck: every sketch is refined there.
+    refined_sketch_ratio: Of these, one that costs more than so many times the
+      cheapest is not.
     unlucky_ratio: A plan that costs so many times what a bound allows seems to
       be packed badly.
     promising_ratio: A sketch for a share of the room is followed if it costs
@@ -100,7 +104,9 @@ class FitTuning:
   other_order_ratio: float = 0.99
   negligible_step_share: float = 0.001
   lower_room_shares: tuple[float, ...] = (0.97, 0.94)
+  sketched_share: float = 0.75
   few_steps: int = 400
+  refined_sketch_ratio: float = 1.3
   unlucky_ratio: float = 1.25
   promising_ratio: float = 1.15
   hiding_room_shares: tuple[float, ...] = (1.0, 0.97, 0.94, 0.9, 0.85)
@@ -124,6 +130,9 @@ class VersionTuning:
       estimated seconds.
     refined_share: At least this share of the estimated cost of edits is left
       when they are refined.
+    least_joined_share: Where blocks at most save this share of the bytes of the
+      version that recomputes each on its own by being joined, the smallest
+      program is not looked for there.
     max_divisions: How often blocks are joined to larger ones.
     stacked_shares: Shares of what loops stack that are tried whatever the limit
       is: to stack less can save time, and what a limit allows, a larger one
@@ -135,6 +144,7 @@ class VersionTuning:
   fused_weight: float = 0.75
   hopeful_share: float = 0.93
   refined_share: float = 0.85
+  least_joined_share: float = 0.02
   max_divisions: int = 3
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
 

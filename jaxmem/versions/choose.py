@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxmem_hlo.module import Module
 
@@ -86,10 +86,11 @@ def smallest_bytes(
     request: Options and target.
   """
   request = _for_comparison(request)
-  sizes = []
-  for version in _small_versions(written, schedules, request):
+  sizes, totals = [], []
+  for version in _small_versions(written, schedules, request, totals):
     module = schedules.module(version.step)
     planner = request.planner(module, schedules.platform)
+    totals.append(planner.total_bytes)
     sizes.append(planner.smallest_bytes())
   return min(sizes)
 
@@ -103,12 +104,21 @@ def _for_comparison(request: Request) -> Request:
 
 
 def _small_versions(
-  written: Step, schedules: ScheduleCapture, request: Request
+  written: Step,
+  schedules: ScheduleCapture,
+  request: Request,
+  totals: Sequence[int],
 ) -> Iterator[Version]:
   """Yields the versions that may take the fewest bytes.
 
   The step as it is written is the first, and has to be compiled before the next
   is asked for: until then it is not known for which platform.
+
+  Args:
+    written: See `pick`.
+    schedules: See `pick`.
+    request: Options and target.
+    totals: Bytes of each version without edits, once it was yielded.
   """
   yield Version(step=written)
   device = request.device(schedules.platform)
@@ -117,7 +127,11 @@ def _small_versions(
   step = blocks.BlockStep(written.jaxpr, num_devices=device.num_devices)
   number = step.blocks.number
   for num_groups in dict.fromkeys((number, (number + 1) // 2)):
-    if num_groups:
+    saved_bytes = (number - num_groups) * step.blocks.crossing_bytes
+    if num_groups and (
+      num_groups == number
+      or saved_bytes >= _TUNING.least_joined_share * totals[-1]
+    ):
       choice = blocks.BlockChoice(
         num_groups=num_groups, gathers_again=device.num_devices > 1
       )
@@ -176,7 +190,9 @@ class _VersionSearch:
     self._request = _for_comparison(request)
     self._limit_bytes = request.limit_bytes
     self._tried: list[_ComparedVersion] = []
-    self._plans: dict[int, LimitPlan | None] = {}
+    # By planner, its plan, or the seconds that none seems to be faster than.
+    self._plans: dict[int, LimitPlan] = {}
+    self._useless_s: dict[int, float] = {}
     written = self._try(as_written)
     self._step_s = written.planner.step_s
     self._device = request.device(schedules.platform)
@@ -191,10 +207,15 @@ class _VersionSearch:
     more.
     """
     best: tuple[_ComparedVersion, LimitPlan] | None = None
-    for tried in sorted(self._tried, key=lambda t: (t.schedule_s, t.hopeful_s)):
+    ranked = sorted(
+      # What needs no edits is planned at once, and may make the rest needless.
+      self._tried,
+      key=lambda t: (t.edits_s > 0.0, t.schedule_s, t.hopeful_s),
+    )
+    for tried in ranked:
       if best is not None and tried.hopeful_s >= best[1].schedule_s:
         continue
-      plan = self._find(tried)
+      plan = self._find(tried, best[1].schedule_s if best else math.inf)
       if plan and (best is None or plan.schedule_s < best[1].schedule_s):
         best = tried, plan
     return best or self._nearest()
@@ -210,9 +231,12 @@ class _VersionSearch:
     known = {
       (t.version.dropped, t.version.choice): t for t in reversed(self._tried)
     }
-    small = _small_versions(self._written, self._schedules, self._request)
-    for version in small:
+    totals: list[int] = []
+    for version in _small_versions(
+      self._written, self._schedules, self._request, totals
+    ):
       tried = known.get((version.dropped, version.choice)) or self._try(version)
+      totals.append(tried.planner.total_bytes)
       if nearest and tried.planner.least_bytes >= nearest[1].smallest_bytes:
         continue
       try:
@@ -330,7 +354,7 @@ class _VersionSearch:
     every: _ComparedVersion,
     single: blocks.Recomputed,
   ) -> None:
-    """Recomputes several blocks at once, until it fits.
+    """Recomputes several blocks at once, until it fits or takes no less.
 
     Args:
       step: The step as it is written.
@@ -341,16 +365,18 @@ class _VersionSearch:
     assert first is not None
     for _ in range(_TUNING.max_divisions):
       missing = tried.planner.total_bytes - self._limit_bytes
-      joined = missing // max(1, step.blocks.crossing_bytes) + 1
-      fewer = max(1, number - max(1, joined))
-      choice = dataclasses.replace(first, num_groups=fewer)
+      joined = max(1, missing // max(1, step.blocks.crossing_bytes) + 1)
+      if joined >= number:
+        return
+      choice = dataclasses.replace(first, num_groups=number - joined)
       several = step.recompute(choice, self._device.rates)
       more_s = several.again_s - single.again_s
-      if number == 1 or not self._is_promising(every.planner.step_s + more_s):
+      if not self._is_promising(every.planner.step_s + more_s):
         return
-      number = choice.num_groups
+      number, total_bytes = choice.num_groups, tried.planner.total_bytes
       tried = self._try(recomputing_blocks(self._written, choice, several))
-      if not math.isinf(tried.edits_s):
+      takes_less = tried.planner.total_bytes < total_bytes
+      if not (takes_less and math.isinf(tried.edits_s)):
         return
 
   def _is_promising(self, seconds: float) -> bool:
@@ -364,18 +390,28 @@ class _VersionSearch:
     seconds += self._tried[0].mapping_s
     rivals = [tried for tried in self._tried if tried.hopeful_s <= seconds]
     for tried in sorted(rivals, key=lambda tried: tried.schedule_s):
-      plan = self._find(tried)
+      plan = self._find(tried, seconds)
       if plan is not None and plan.schedule_s <= seconds:
         return False
     return True
 
-  def _find(self, tried: _ComparedVersion) -> LimitPlan | None:
-    """Returns a plan for a version; each is planned once."""
+  def _find(
+    self, tried: _ComparedVersion, worse_s: float = math.inf
+  ) -> LimitPlan | None:
+    """Returns a plan for a version; each is planned once.
+
+    Args:
+      tried: The version.
+      worse_s: Seconds that make a plan useless; None if it seems to be so.
+    """
     key = id(tried.planner)
-    if key not in self._plans:
-      planned = tried.planner.find(self._limit_bytes)
-      self._plans[key] = planned and planned.decision
-    return self._plans[key]
+    if key not in self._plans and self._useless_s.get(key, 0.0) < worse_s:
+      planned = tried.planner.find(self._limit_bytes, worse_s)
+      if planned is None:
+        self._useless_s[key] = worse_s
+      else:
+        self._plans[key] = planned.decision
+    return self._plans.get(key)
 
   def _try(self, version: Version) -> _ComparedVersion:
     """Compiles a version; the first is the step as it is written."""

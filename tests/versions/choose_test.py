@@ -1,6 +1,7 @@
 """Versions of a step under a byte limit: which is taken, and what it takes."""
 
 import dataclasses
+import math
 from typing import Any
 from unittest import mock
 
@@ -183,7 +184,8 @@ class _Planner:
     del limit_bytes
     return 0.0
 
-  def find(self, limit_bytes):
+  def find(self, limit_bytes, worse_s=math.inf):
+    del worse_s
     schedule_s = self.step_s + self.estimate(limit_bytes)
     plan = mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
     return mock.Mock(spec=PlannedModule, decision=plan)
