@@ -22,15 +22,18 @@ from jaxmem_hlo.module import Module
 from jaxmem import cost, units
 from jaxmem.budget import Event
 from jaxmem.errors import InfeasibleError, name_buffers
-from jaxmem.graph import from_hlo
 from jaxmem.options import Options
 from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
 from jaxmem.planning.collector import paused_collector
-from jaxmem.planning.decision import LimitPlan, ModulePlan, PlannedModule
+from jaxmem.planning.decision import LimitPlan, PlannedModule
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
 from jaxmem.planning.refine import refine
-from jaxmem.planning.reorder import plan_module, verify_module
+from jaxmem.planning.reorder import (
+  in_given_order,
+  plan_module,
+  verify_module,
+)
 from jaxmem.planning.tuning import TUNING
 
 _TUNING = TUNING.fit
@@ -71,7 +74,7 @@ class LimitPlanner:
   @functools.cached_property
   def _given(self) -> OrderedModule | None:
     """XLA's own order, if the planned one is another."""
-    planned = _as_given(self._planned.planned)
+    planned = in_given_order(self._planned.planned)
     if planned is None:
       return None
     return OrderedModule(planned, self._device.rates, self._options.offload)
@@ -298,34 +301,12 @@ class LimitPlanner:
     return fit.base.sketch(aim, math.inf)
 
   def _cheapest(self, room: int, worse_s: float) -> Fit | None:
-    """Finds a plan, and perhaps a cheaper one for less room.
-
-    How tightly XLA packs few large values is luck: with a little less room
-    another plan may do, which costs less. Many values even that out.
-    """
+    """Finds a plan; None if sketches do not promise less than some seconds."""
     sketches = self._all_sketches(room)
     least_s = min((f.extra_s for f in sketches), default=math.inf)
     if self.step_s + _TUNING.sketched_share * least_s >= worse_s:
       return None
-    best = self._refined(sketches)
-    for share in _TUNING.lower_room_shares:
-      if not self._is_unlucky(best, room):
-        break
-      lower = int(share * room)
-      sketches = self._all_sketches(lower)
-      least_s = min((f.extra_s for f in sketches), default=math.inf)
-      if least_s < _TUNING.promising_ratio * best.extra_s:
-        found = self._refined(sketches)
-        best = min(best, found, key=lambda f: f.extra_s)
-    return best
-
-  def _is_unlucky(self, fit: Fit, room: int) -> bool:
-    """Whether packing seems to make a plan of few values dear."""
-    base = fit.base
-    return (
-      base.num_steps <= _TUNING.few_steps
-      and fit.extra_s > _TUNING.unlucky_ratio * base.least_seconds(room)
-    )
+    return self._refined(sketches)
 
   def _all_sketches(self, room: int) -> list[Fit]:
     """Sketches plans on every base, in further views if need be."""
@@ -405,30 +386,6 @@ class LimitPlanner:
   def _least_base(self) -> OrderedModule:
     """Returns the base whose edits may need the fewest bytes."""
     return min(self._bases(), key=lambda base: base.bound.num_bytes)
-
-
-def _as_given(
-  planned: PlannedModule[ModulePlan],
-) -> PlannedModule[ModulePlan] | None:
-  """Returns the plan that removes the same copies and keeps XLA's order.
-
-  None if the plan keeps that order itself.
-  """
-  decision, entry_id = planned.decision, planned.given.entry.id
-  orders = dict(decision.orders)
-  if orders.pop(entry_id, None) is None:
-    return None
-  kept = PlannedModule.of(
-    planned.given, dataclasses.replace(decision, orders={**orders})
-  )
-  entry = from_hlo(kept.model, kept.module.entry)
-  if not entry.is_repaired:
-    return kept
-  # Without a copy, whoever reads its operand may have to run earlier.
-  orders[entry_id] = tuple(entry.schedule(range(entry.graph.num_nodes)))
-  return PlannedModule.of(
-    planned.given, dataclasses.replace(decision, orders=orders)
-  )
 
 
 def _size(fit: Fit) -> tuple[int, float]:

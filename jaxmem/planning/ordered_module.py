@@ -162,11 +162,6 @@ class OrderedModule:
     num_bytes = max(0, found.num_bytes - problem.slot_bytes)
     return dataclasses.replace(found, num_bytes=num_bytes)
 
-  def least_seconds(self, room_bytes: int) -> float:
-    """Bounds the seconds that recomputes for a number of temporaries add."""
-    problem = self.problem(LOWEST_VIEW)
-    return lower_bound.seconds(problem, room_bytes + problem.slot_bytes)
-
   def needed(self, values: Sequence[int]) -> Iterator[NeededBuffer]:
     """Describes values."""
     for value in values:

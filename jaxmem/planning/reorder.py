@@ -6,6 +6,7 @@ another order, the module is first planned without them.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from jaxmem_hlo import replay
@@ -14,6 +15,7 @@ from jaxmem_hlo.buffers import schedule
 from jaxmem_hlo.module import Module
 
 from jaxmem.cost import Device
+from jaxmem.graph import from_hlo
 from jaxmem.options import Options
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import ModulePlan, PlannedModule
@@ -131,3 +133,27 @@ def _status(found: FoundOrders, kept: bool, baseline: int) -> Status:
   # XLA's order is as good as the best that was found, up to packing.
   is_close = baseline <= found.lower_bound_bytes * PACKED_WELL
   return "optimal" if found.is_optimal and is_close else "baseline"
+
+
+def in_given_order(
+  planned: PlannedModule[ModulePlan],
+) -> PlannedModule[ModulePlan] | None:
+  """Returns the plan that removes the same copies and keeps XLA's order.
+
+  None if the plan keeps that order itself.
+  """
+  decision, entry_id = planned.decision, planned.given.entry.id
+  orders = dict(decision.orders)
+  if orders.pop(entry_id, None) is None:
+    return None
+  kept = PlannedModule.of(
+    planned.given, dataclasses.replace(decision, orders={**orders})
+  )
+  entry = from_hlo(kept.model, kept.module.entry)
+  if not entry.is_repaired:
+    return kept
+  # Without a copy, whoever reads its operand may have to run earlier.
+  orders[entry_id] = tuple(entry.schedule(range(entry.graph.num_nodes)))
+  return PlannedModule.of(
+    planned.given, dataclasses.replace(decision, orders=orders)
+  )

@@ -79,18 +79,12 @@ class FitTuning:
       times the cheapest sketch on the planned order to be followed.
     negligible_step_share: Edits that cost no more than this share of the step
       are not looked for on XLA's order.
-    lower_room_shares: Shares of the room that are tried, too, where a plan
-      seems to be packed badly.
     sketched_share: At least this share of the cost of a sketch is left when it
       is refined.
     few_steps: The most instructions of an order in which packing is a matter of
       luck: every sketch is refined there.
     refined_sketch_ratio: Of these, one that costs more than so many times the
       cheapest is not.
-    unlucky_ratio: A plan that costs so many times what a bound allows seems to
-      be packed badly.
-    promising_ratio: A sketch for a share of the room is followed if it costs
-      less than so many times the plan for all of it.
     hiding_room_shares: Shares of the room that edits are chosen for where
       collectives are to be hidden in the rest: `benchmarks.devices_benchmark`.
     shrinking_share: The share of the smallest plan's bytes that the next sketch
@@ -103,12 +97,9 @@ class FitTuning:
   dropped_sketch_ratio: float = 1.1
   other_order_ratio: float = 0.99
   negligible_step_share: float = 0.001
-  lower_room_shares: tuple[float, ...] = (0.97, 0.94)
   sketched_share: float = 0.75
   few_steps: int = 400
   refined_sketch_ratio: float = 1.3
-  unlucky_ratio: float = 1.25
-  promising_ratio: float = 1.15
   hiding_room_shares: tuple[float, ...] = (1.0, 0.97, 0.94, 0.9, 0.85)
   shrinking_share: float = 0.98
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
 
 from jaxmem_hlo.module import Module
 
@@ -27,6 +26,7 @@ from jaxmem.versions.scan import SaveBytes
 from jaxmem.versions.version import (
   Version,
   recomputing_blocks,
+  small_versions,
   stacking_less,
 )
 
@@ -87,7 +87,7 @@ def smallest_bytes(
   """
   request = _for_comparison(request)
   sizes, totals = [], []
-  for version in _small_versions(written, schedules, request, totals):
+  for version in small_versions(written, schedules, request, totals):
     module = schedules.module(version.step)
     planner = request.planner(module, schedules.platform)
     totals.append(planner.total_bytes)
@@ -101,42 +101,6 @@ def _for_comparison(request: Request) -> Request:
     return request
   options = dataclasses.replace(request.options, effort="normal")
   return dataclasses.replace(request, options=options)
-
-
-def _small_versions(
-  written: Step,
-  schedules: ScheduleCapture,
-  request: Request,
-  totals: Sequence[int],
-) -> Iterator[Version]:
-  """Yields the versions that may take the fewest bytes.
-
-  The step as it is written is the first, and has to be compiled before the next
-  is asked for: until then it is not known for which platform.
-
-  Args:
-    written: See `pick`.
-    schedules: See `pick`.
-    request: Options and target.
-    totals: Bytes of each version without edits, once it was yielded.
-  """
-  yield Version(step=written)
-  device = request.device(schedules.platform)
-  if scan.droppable_bytes(written.jaxpr):
-    yield stacking_less(written, "all", device)
-  step = blocks.BlockStep(written.jaxpr, num_devices=device.num_devices)
-  number = step.blocks.number
-  for num_groups in dict.fromkeys((number, (number + 1) // 2)):
-    saved_bytes = (number - num_groups) * step.blocks.crossing_bytes
-    if num_groups and (
-      num_groups == number
-      or saved_bytes >= _TUNING.least_joined_share * totals[-1]
-    ):
-      choice = blocks.BlockChoice(
-        num_groups=num_groups, gathers_again=device.num_devices > 1
-      )
-      recomputed = step.recompute(choice, device.rates)
-      yield recomputing_blocks(written, choice, recomputed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -232,7 +196,7 @@ class _VersionSearch:
       (t.version.dropped, t.version.choice): t for t in reversed(self._tried)
     }
     totals: list[int] = []
-    for version in _small_versions(
+    for version in small_versions(
       self._written, self._schedules, self._request, totals
     ):
       tried = known.get((version.dropped, version.choice)) or self._try(version)

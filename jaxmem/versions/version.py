@@ -10,10 +10,11 @@ blocks are recomputed (`versions.blocks`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from jaxmem.compiler import Step
+from jaxmem.compiler import ScheduleCapture, Step
 from jaxmem.cost import Device
+from jaxmem.planning import TUNING, Request
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
 
@@ -125,3 +126,39 @@ def recomputing_blocks(
     saved_bytes=recomputed.dropped_bytes,
     answers=recomputed.answers,
   )
+
+
+def small_versions(
+  written: Step,
+  schedules: ScheduleCapture,
+  request: Request,
+  totals: Sequence[int],
+) -> Iterator[Version]:
+  """Yields the versions that may take the fewest bytes.
+
+  The step as it is written is the first, and has to be compiled before the next
+  is asked for: until then it is not known for which platform.
+
+  Args:
+    written: The step as it is written.
+    schedules: Compiles versions of it.
+    request: Options and target.
+    totals: Bytes of each version without edits, once it was yielded.
+  """
+  yield Version(step=written)
+  device = request.device(schedules.platform)
+  if scan.droppable_bytes(written.jaxpr):
+    yield stacking_less(written, "all", device)
+  step = blocks.BlockStep(written.jaxpr, num_devices=device.num_devices)
+  number = step.blocks.number
+  for num_groups in dict.fromkeys((number, (number + 1) // 2)):
+    saved_bytes = (number - num_groups) * step.blocks.crossing_bytes
+    if num_groups and (
+      num_groups == number
+      or saved_bytes >= TUNING.versions.least_joined_share * totals[-1]
+    ):
+      choice = blocks.BlockChoice(
+        num_groups=num_groups, gathers_again=device.num_devices > 1
+      )
+      recomputed = step.recompute(choice, device.rates)
+      yield recomputing_blocks(written, choice, recomputed)

@@ -6,6 +6,7 @@ from unittest import mock
 
 import budget_problems
 import budget_validate
+import seconds_bound
 from absl.testing import absltest, parameterized
 
 from jaxmem.budget import closures, exact, greedy, lower_bound, pool
@@ -107,7 +108,7 @@ class ChooseTest(parameterized.TestCase):
       events = pool.all_events(problem, most=10_000)
       self.assertIsNotNone(events)
       best = exact.choose_from_pool(problem, limit, events or (), work=20.0)
-      bound = lower_bound.seconds(problem, limit)
+      bound = seconds_bound.seconds(problem, limit)
       if best is None:
         self.assertGreater(plan.peak_bytes, limit)
         continue
@@ -159,7 +160,7 @@ class ChooseTest(parameterized.TestCase):
     searched, sketched, smallest = first
     self.assertLessEqual(searched.extra_s, sketched.extra_s)
     self.assertLess(smallest.peak_bytes, searched.peak_bytes)
-    bound = lower_bound.seconds(problem, limit)
+    bound = seconds_bound.seconds(problem, limit)
     self.assertLessEqual(bound, searched.extra_s)
 
   def test_slots_are_no_temporaries(self):

@@ -3,6 +3,7 @@
 import dataclasses
 
 import budget_problems
+import seconds_bound
 import tiny_hlo
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
@@ -155,7 +156,7 @@ class ProblemTest(parameterized.TestCase):
   def test_seconds_count_a_run_before_the_last_possible_step(self):
     problem = _overwritten()
     # Step 3 has 30 bytes and needs 5 less: half of the run that takes v away.
-    self.assertAlmostEqual(lower_bound.seconds(problem, 25), 0.5)
+    self.assertAlmostEqual(seconds_bound.seconds(problem, 25), 0.5)
 
   @parameterized.parameters(range(30))
   def test_no_plan_costs_less(self, seed):
@@ -164,7 +165,7 @@ class ProblemTest(parameterized.TestCase):
     peak = Profile(problem).peak_bytes
     for limit in {p for p, _, _ in plans if p < peak}:
       least = min(cost for peak, cost, _ in plans if peak <= limit)
-      self.assertLessEqual(lower_bound.seconds(problem, limit), least + 1e-6)
+      self.assertLessEqual(seconds_bound.seconds(problem, limit), least + 1e-6)
 
   @parameterized.parameters(range(30))
   def test_no_plan_goes_below(self, seed):

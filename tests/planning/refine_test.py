@@ -8,11 +8,11 @@ import budget_validate
 import jax
 import jax.numpy as jnp
 import record_modules
+import seconds_bound
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import Options, cost
-from jaxmem.budget import lower_bound
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile
 from jaxmem.planning import refine
@@ -60,7 +60,7 @@ def _bound(base, room):
   for view in VIEWS:
     problem = base.problem(view)
     limit = room + problem.slot_bytes
-    found.append(lower_bound.seconds(problem, limit))
+    found.append(seconds_bound.seconds(problem, limit))
   return min(found)
 
 
