@@ -23,9 +23,7 @@ from typing import Any
 import jax
 from absl import app, flags
 
-from benchmarks.random_programs import checks
-from benchmarks.random_programs.generator import generate
-from benchmarks.random_programs.minimise import minimise
+from benchmarks import random_programs
 from benchmarks.row_output import emit_row, versions
 
 _FIRST = flags.DEFINE_integer("first", 0, "The first seed; goes on from there.")
@@ -51,7 +49,7 @@ def measure(seeds: range) -> dict[str, Any]:
   counts: collections.Counter[str] = collections.Counter()
   failures: dict[int, dict[str, str]] = {}
   for seed in seeds:
-    outcome = checks.check(generate(seed))
+    outcome = random_programs.check(random_programs.generate(seed))
     counts += outcome.counts
     if outcome.failures:
       failures[seed] = outcome.failures
@@ -78,9 +76,9 @@ def _report(seed: int, failures: dict[str, str]) -> None:
   """Prints what is left of a failing program, for each failure."""
   for name, why in failures.items():
     print(f"seed {seed}: {name}: {why}", file=sys.stderr)
-    small = minimise(
-      generate(seed),
-      lambda part, name=name: checks.fails(part, name),
+    small = random_programs.minimise(
+      random_programs.generate(seed),
+      lambda part, name=name: random_programs.fails(part, name),
       _TRIES.value,
     )
     print(small, file=sys.stderr, flush=True)
@@ -103,7 +101,7 @@ def _differing(seeds: list[int]) -> list[int]:
   return [
     seed
     for seed, digest in zip(seeds, found, strict=True)
-    if digest != checks.digest(generate(seed))
+    if digest != random_programs.digest(random_programs.generate(seed))
   ]
 
 
@@ -114,7 +112,14 @@ def main(argv: list[str]) -> None:
   warnings.filterwarnings("ignore", message=".*donated buffers.*")
   if _DIGESTS.value:
     seeds = map(int, _DIGESTS.value)
-    print(json.dumps([checks.digest(generate(seed)) for seed in seeds]))
+    print(
+      json.dumps(
+        [
+          random_programs.digest(random_programs.generate(seed))
+          for seed in seeds
+        ]
+      )
+    )
     return
   # Plans are to be made, not remembered.
   os.environ["JAXMEM_CACHE_DIR"] = ""

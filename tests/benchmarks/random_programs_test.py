@@ -18,7 +18,7 @@ from absl.testing import absltest, parameterized
 import jaxmem
 from benchmarks.random_programs import bodies, checks, kinds
 from benchmarks.random_programs.generator import generate
-from benchmarks.random_programs.minimise import minimise, size
+from benchmarks.random_programs.minimiser import minimise, size
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 
