@@ -2,9 +2,20 @@
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from benchmarks.random_programs.orders import all_orders
 from jaxmem.graph import Buffer, Graph, Node
+
+__all__ = [
+  "all_orders",
+  "build",
+  "dataflow",
+  "random_graph",
+  "relabel",
+  "sample_orders",
+  "train_step",
+]
 
 
 def build(
@@ -130,31 +141,6 @@ def relabel(graph: Graph, new_index: Sequence[int]) -> Graph:
     for buffer in graph.buffers
   ]
   return Graph(nodes=tuple(nodes), buffers=tuple(buffers))
-
-
-def all_orders(graph: Graph) -> Iterator[tuple[int, ...]]:
-  """Yields every topological order."""
-  waiting = [len(node.predecessors) for node in graph.nodes]
-  order: list[int] = []
-
-  def extend() -> Iterator[tuple[int, ...]]:
-    if len(order) == graph.num_nodes:
-      yield tuple(order)
-      return
-    for index, count in enumerate(waiting):
-      if count:
-        continue
-      waiting[index] = -1
-      for successor in graph.successors[index]:
-        waiting[successor] -= 1
-      order.append(index)
-      yield from extend()
-      order.pop()
-      for successor in graph.successors[index]:
-        waiting[successor] += 1
-      waiting[index] = 0
-
-  return extend()
 
 
 def sample_orders(

@@ -191,10 +191,11 @@ class AssignmentModel:
           preferred.append(home[operand_value])
     return slots.find(buffer, preferred)
 
-  def _shares_at_end(self, user: Value, operand: LiveRange) -> bool:
-    last = operand.last
-    return last.instruction.id in user.instruction.operands and self._share(
-      last.instruction, last.index, user.instruction, user.position.index
+  def _shares_at_end(self, user: Value, operand: Value) -> bool:
+    return any(
+      p.instruction.id in user.instruction.operands
+      and self._share(p.instruction, p.index, *user.position)
+      for p in operand.positions
     )
 
   def _share(

@@ -21,13 +21,13 @@ class Slots:
   Args:
     ranges: Live range of every value.
     shares_at_end: Whether a value may take the place of one that ends where it
-      is defined, given the value and the live range of the other.
+      is defined, given the value and the other.
   """
 
   def __init__(
     self,
     ranges: dict[Value, LiveRange],
-    shares_at_end: Callable[[Value, LiveRange], bool],
+    shares_at_end: Callable[[Value, Value], bool],
   ):
     self._ranges = ranges
     self._shares_at_end = shares_at_end
@@ -129,10 +129,10 @@ class Slots:
         overlap &= ~(1 << time)
         before, after = slot.last.get(time), slot.first.get(time)
         if before is not None and after is None and time == live.start:
-          if not self._shares_at_end(new, self._ranges[before]):
+          if not self._shares_at_end(new, before):
             return False
         elif after is not None and before is None and time == live.end:
-          if not self._shares_at_end(after, live):
+          if not self._shares_at_end(after, new):
             return False
         else:
           return False

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from jaxmem_hlo.buffers.dataflow import Position, Value, while_computations
+from jaxmem_hlo.buffers.dataflow import Value, while_computations
 from jaxmem_hlo.buffers.logical_buffers import BufferAnalysis
 from jaxmem_hlo.module import Computation, Instruction, Module, xla_version
 
@@ -30,12 +30,10 @@ class LiveRange:
   Attributes:
     start: Time of the definition.
     end: Time of the last read or appearance.
-    last: The last place where the value appears.
   """
 
   start: int
   end: int
-  last: Position
 
 
 class Timeline:
@@ -124,7 +122,7 @@ def _live_range(
     start = spans[instruction.computation.id][0]
   else:
     start = times[instruction.id]
-  end, last = -1, value.position
+  end = -1
   for position in value.positions:
     where = position.instruction
     computation = where.computation
@@ -132,13 +130,12 @@ def _live_range(
       time = spans[computation.id][1]
     else:
       time = times[where.id]
-    if time > end:
-      end, last = time, position
+    end = max(end, time)
   if is_kept:
     end = timeline.length
   elif readers:
     end = max(end, max(map(times.__getitem__, readers)))
-  return LiveRange(start, end, last)
+  return LiveRange(start, end)
 
 
 def _extend_async(

@@ -87,6 +87,18 @@ class TinyTest(parameterized.TestCase):
     self.assertEqual(_places(assignment)["one"], ("constant", 0))
     self.assertEqual(assignment.temp_bytes, 0)
 
+  def test_a_value_with_two_names_ends_under_either(self):
+    # The view appears last, but what the root may replace is y itself.
+    x = self.main.parameter(f32(256), name="x")
+    y = self.main.op("dot", f32(256), x, name="y")
+    view = self.main.op("bitcast", f32(16, 16), y, name="view")
+    small = self.main.op("dot", f32(), view, name="small")
+    self.main.op("add", f32(256), y, small, name="root")
+    assignment = AssignmentModel(self.builder.module(self.main), "cpu").assign()
+    places = _places(assignment)
+    self.assertEqual((places["y"], places["root"]), (("output", 0),) * 2)
+    self.assertEqual(assignment.temp_bytes, 4)
+
   @parameterized.parameters(("cpu", 64), ("cuda", 256))
   def test_alignment(self, platform, alignment):
     # Three scalars of 4 bytes that are live together; the root is one more,

@@ -1,0 +1,7 @@
+"""Programs made at random, what has to hold of them, and their small parts."""
+
+from benchmarks.random_programs.checks import check, digest, fails
+from benchmarks.random_programs.generator import generate
+from benchmarks.random_programs.minimiser import minimise
+
+__all__ = ["check", "digest", "fails", "generate", "minimise"]

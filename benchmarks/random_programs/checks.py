@@ -1,0 +1,240 @@
+"""What has to hold of each program that jaxmem plans."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import random
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.buffers import UnsupportedModuleError
+
+import jaxmem
+from benchmarks.compiled_programs import total_bytes
+from benchmarks.random_programs.orders import all_orders
+from benchmarks.random_programs.program import Program
+from jaxmem.graph import from_hlo
+from jaxmem.planning import ModulePlan, Request
+
+# Entries of more nodes, and nodes of more orders than this, are not tried by
+# brute force.
+_MAX_NODES = 60
+_MAX_ORDERS = 300
+# What packing may add to the least bytes in a plan called optimal; see
+# `ModulePlan.status`.
+_PACKED_WELL = 1.01
+_LEAST_SHARE, _MOST_SHARE = 0.5, 0.95
+_PLAN_CHECKS = frozenset({"prediction", "repeated", "bound", "optimal"})
+# Of the largest value: what rounding elsewhere may change.
+_ROUNDING = {"float32": 1e-4, "complex64": 1e-4, "bfloat16": 3e-2}
+
+Outputs = tuple[jax.Array, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+  """What became of a program.
+
+  Attributes:
+    counts: What of it was checked, and how that ended -> 1.
+    failures: Names of failed checks -> what was wrong.
+  """
+
+  counts: collections.Counter[str]
+  failures: dict[str, str]
+
+
+def check(program: Program) -> Outcome:
+  """Runs all checks of a program on this machine's CPU."""
+  checked = _Checks(program)
+  checked.run()
+  return Outcome(counts=checked.counts, failures=checked.failures)
+
+
+def fails(program: Program, name: str) -> bool:
+  """Whether a check fails, with no more work than that takes."""
+  checked = _Checks(program)
+  if name in _PLAN_CHECKS:
+    # Programs that jax.jit refuses are the generator's fault.
+    with contextlib.suppress(Exception):
+      checked.check_plan()
+  else:
+    checked.run()
+  return name in checked.failures
+
+
+def digest(program: Program) -> str:
+  """Plans a program; returns what has to be the same in each process."""
+  planned = plan(program)
+  decided = (
+    planned.order,
+    planned.method,
+    planned.status,
+    planned.temp_bytes,
+  )
+  return hashlib.sha256(repr(decided).encode()).hexdigest()
+
+
+def plan(program: Program) -> jaxmem.Plan:
+  """Plans a program without a limit."""
+  return jaxmem.plan(
+    program.function, *program.values(), donate_argnums=program.donate_argnums
+  )
+
+
+class _Checks:
+  """The checks of one program; each adds to the counts and the failures."""
+
+  def __init__(self, program: Program):
+    self.counts: collections.Counter[str] = collections.Counter()
+    self.failures: dict[str, str] = {}
+    self._program = program
+
+  def run(self) -> None:
+    """Runs them all; what cannot be run is a failure, too."""
+    try:
+      own = self._compile(jax.jit)
+      expected = self._outputs(own)
+    except Exception as error:
+      # Not jaxmem's fault, but the generator's.
+      self.failures["generator"] = repr(error)
+      return
+    try:
+      self._check_unlimited(own, expected)
+      plan = self.check_plan()
+      if plan is not None:
+        self._check_limited(plan, expected)
+    except Exception as error:
+      self.failures["crash"] = f"{type(error).__name__}: {error}"
+
+  def _compile(self, jit: Any, **kwargs: Any) -> jax.stages.Compiled:
+    program = self._program
+    donated = program.donate_argnums
+    jitted = jit(program.function, donate_argnums=donated, **kwargs)
+    return jitted.lower(*program.values()).compile()
+
+  def _outputs(self, compiled: jax.stages.Compiled) -> Outputs:
+    """Runs a program, and looks whether it left its arguments alone."""
+    args = self._program.values()
+    outputs = compiled(*args)
+    for arg, given in zip(args, self._program.values(), strict=True):
+      if not arg.is_deleted() and _bytes(arg) != _bytes(given):
+        self.failures["arguments"] = "an argument was written to"
+    return outputs
+
+  def _check_unlimited(self, own: Any, expected: Outputs) -> None:
+    is_finite = all(bool(jnp.isfinite(each).all()) for each in expected)
+    self._require("finite", is_finite, "the generator lets numbers grow")
+    planned = self._compile(jaxmem.jit)
+    self._require(
+      "outputs", _are_equal(self._outputs(planned), expected), "other bits"
+    )
+    memory: list[Any] = [each.memory_analysis() for each in (planned, own)]
+    found, before = (each.temp_size_in_bytes for each in memory)
+    self._require("temporaries", found <= before, f"{found} above {before}")
+    self.counts["saved"] += found < before
+
+  def check_plan(self) -> jaxmem.Plan | None:
+    """Checks the plan without a limit; runs nothing.
+
+    Returns:
+      The plan; None if the program holds what jaxmem says it does not model.
+    """
+    try:
+      made = plan(self._program)
+    except RuntimeError as error:
+      if not isinstance(error.__cause__, UnsupportedModuleError):
+        raise
+      self.counts["not_modelled"] += 1
+      return None
+    errors = made.model_error, made.baseline_model_error
+    self._require("prediction", errors == (0, 0), f"misses by {errors}")
+    self.counts[f"status_{made.status}"] += 1
+    self._check_orders(made)
+    return made
+
+  def _check_orders(self, plan: jaxmem.Plan) -> None:
+    """Plans once more, and compares the plan with all orders, or some."""
+    program: Any = plan.program
+    given, decision = program.planned.given, program.planned.decision
+    again = Request(options=jaxmem.Options()).decide(given, decision.platform)
+    assert isinstance(again.decision, ModulePlan)
+    same = dataclasses.replace(again.decision, seconds=decision.seconds)
+    self._require("repeated", same == decision, "another plan at once")
+    module = given.with_bitcasts(decision.removed_copies)
+    module = module.with_schedules(
+      {k: v for k, v in decision.orders.items() if k != module.entry.id}
+    )
+    model = AssignmentModel(module, decision.platform)
+    entry = from_hlo(model, module.entry)
+    if entry.graph.num_nodes > _MAX_NODES:
+      return
+    orders = itertools.islice(all_orders(entry.graph), _MAX_ORDERS + 1)
+    least, count = plan.temp_bytes, 0
+    for order in orders:
+      ids = {module.entry.id: tuple(entry.schedule(order))}
+      least, count = min(least, model.temp_bytes(ids)), count + 1
+    is_whole = count <= _MAX_ORDERS
+    self.counts["all_orders" if is_whole else "some_orders"] += 1
+    bound = plan.lower_bound_bytes
+    self._require("bound", bound <= least, f"{bound} above {least}")
+    if plan.status == "optimal":
+      is_least = plan.temp_bytes <= max(least * _PACKED_WELL, bound)
+      self._require("optimal", is_least, f"{plan.temp_bytes} above {least}")
+
+  def _check_limited(self, plan: jaxmem.Plan, expected: Outputs) -> None:
+    source = random.Random(self._program.seed)
+    share = source.uniform(_LEAST_SHARE, _MOST_SHARE)
+    fixed = plan.total_bytes - plan.temp_bytes
+    limit = max(1, fixed + int(share * plan.temp_bytes))
+    try:
+      limited = self._compile(jaxmem.jit, memory_limit=limit)
+      self.counts["feasible"] += 1
+    except jaxmem.InfeasibleError as error:
+      bound, least = error.lower_bound_bytes, error.smallest_bytes
+      is_told = limit < least and bound <= least
+      self._require("infeasible", is_told, f"{limit} refused for {least}")
+      limit = least
+      limited = self._compile(jaxmem.jit, memory_limit=limit)
+    total = total_bytes(limited.memory_analysis())
+    self._require("limit", total <= limit, f"{total} above {limit}")
+    outputs = self._outputs(limited)
+    if _are_equal(outputs, expected):
+      self.counts["limited_equal"] += 1
+      return
+    is_close = all(map(_is_close, outputs, expected))
+    self.counts["limited_rounded" if is_close else "limited_other"] += 1
+
+  def _require(self, name: str, holds: bool, otherwise: str) -> None:
+    self.counts[name] += 1
+    if not holds:
+      self.failures[name] = otherwise
+
+
+def _bytes(array: jax.Array) -> bytes:
+  return np.asarray(array).tobytes()
+
+
+def _are_equal(found: Outputs, expected: Outputs) -> bool:
+  """Whether outputs are alike to the bit, those that are no numbers too."""
+  return all(
+    (a.shape, a.dtype, _bytes(a)) == (b.shape, b.dtype, _bytes(b))
+    for a, b in zip(found, expected, strict=True)
+  )
+
+
+def _is_close(found: jax.Array, expected: jax.Array) -> bool:
+  """Whether values differ by rounding only."""
+  rounding = _ROUNDING.get(expected.dtype.name)
+  if rounding is None:
+    return _bytes(found) == _bytes(expected)
+  wide = np.complex128 if expected.dtype == np.complex64 else np.float64
+  a, b = (np.asarray(each).astype(wide) for each in (found, expected))
+  return np.allclose(a, b, rtol=0, atol=rounding * (1 + np.abs(b).max()))
