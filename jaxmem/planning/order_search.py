@@ -209,7 +209,7 @@ class OrderSearch:
   ) -> Iterator[tuple[int, ...]]:
     """Yields orders, and after the first one that is close to XLA's."""
     yield from candidates[:1]
-    if not self._is_close_first:
+    if not self._is_close_first and candidates:
       near, _ = order.reduce_displacement(graph, self._initial, candidates[0])
       yield near
     yield from candidates[1:]
@@ -217,6 +217,8 @@ class OrderSearch:
   def _proven(self) -> order.OrderResult | None:
     """The result where slots are taken, if it is optimal where they are not."""
     graph, packed = self.entry.graph, self._packed
+    if not packed.candidates:
+      return None
     low = max(self._quick_bound_of(packed.order), self._low_bytes)
     peak_bytes = liveness.peak_bytes(graph, packed.order)
     if not self._meets(peak_bytes, low):

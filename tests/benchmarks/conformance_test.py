@@ -1,7 +1,7 @@
 """Tests of running other projects' tests with every compile planned."""
 
 from benchmarks import conformance_report
-from benchmarks.conformance_benchmark import Runs
+from benchmarks.conformance_runs import Runs
 
 _TESTS = """
 import jax
