@@ -111,6 +111,15 @@ class PlanTest(parameterized.TestCase):
       _plan(error.lower_bound_bytes - 1)
     self.assertEqual(again.exception.smallest_bytes, error.smallest_bytes)
 
+  def test_a_step_that_computes_nothing(self):
+    number = jnp.float32(2.0)
+    jitted = jaxmem.jit(lambda x: x, donate_argnums=0, memory_limit=4)
+    self.assertEqual(jitted(number + 1.0), 3.0)
+    plan = jaxmem.plan(lambda x: x, number, donate_argnums=0, memory_limit=4)
+    self.assertEqual((plan.total_bytes, plan.gap), (4, 0.0))
+    with self.assertRaisesRegex(jaxmem.InfeasibleError, "takes 4 B"):
+      jaxmem.plan(lambda x: x, number, donate_argnums=0, memory_limit=3)
+
   def test_a_step_without_temporaries_has_no_smaller_plan(self):
     def step(x):
       return 2.0 * x

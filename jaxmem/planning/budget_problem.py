@@ -96,8 +96,10 @@ class _Builder:
       for step, instruction in enumerate(self._entry.instructions)
       for unit in self._units(step, instruction)
     ]
+    # Where nothing runs, what goes in and comes out is there all the same.
+    nothing = Step(instruction=-1, name="nothing")
     return BudgetProblem(
-      steps=tuple(steps),
+      steps=tuple(steps) or (nothing,),
       values=tuple(
         self._stored(number, buffer)
         for number, buffer in enumerate(graph.buffers)

@@ -191,7 +191,8 @@ class PlanData:
   @property
   def gap(self) -> float:
     """How far the plan's temporaries lie above the bound, as a fraction."""
-    return self.temp_bytes / max(1, self.lower_bound_bytes) - 1
+    above_bytes = self.temp_bytes - self.lower_bound_bytes
+    return above_bytes / max(1, self.lower_bound_bytes)
 
   @property
   def model_error(self) -> int:
