@@ -23,7 +23,7 @@ def direction(instruction: Instruction) -> bool | None:
   if instruction.opcode != "async-start":
     return None
   given, result = instruction.shape.tuple_shapes[:2]
-  if result.layout.memory_space == HOST_MEMORY_SPACE:
+  if _is_on_host(result):
     return True
   is_fetch = any(_is_on_host(part) for part in given.tuple_shapes)
   return False if is_fetch else None

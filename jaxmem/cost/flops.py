@@ -14,8 +14,7 @@ import math
 import re
 
 import numpy as np
-from jaxmem_hlo.buffers import aliasing
-from jaxmem_hlo.module import Instruction, Module, shapes
+from jaxmem_hlo.module import ELEMENTWISE, Instruction, Module, shapes
 from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.cost.rates import Precision
@@ -158,7 +157,7 @@ class FlopCounter:
       flops.scalar = float(count * (count - 1).bit_length())
     elif opcode in _TRANSCENDENTAL:
       flops.transcendental = _num_elements(instruction.shape)
-    elif aliasing.is_elementwise(opcode) and opcode not in _FREE:
+    elif opcode in ELEMENTWISE and opcode not in _FREE:
       flops.scalar = _num_elements(instruction.shape)
     return flops
 

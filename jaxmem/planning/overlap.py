@@ -138,9 +138,10 @@ def _with_fast_bodies(
     slower: How many times as long a body may take.
   """
   timer = cost.ScheduleTimer(planned.given, device.rates)
+  reordered = planned.decision.orders.keys() - {planned.given.entry.id}
   # What others run comes before them.
   for body_id in planned.given.scheduled_ids:
-    if body_id not in {*planned.decision.orders} - {planned.given.entry.id}:
+    if body_id not in reordered:
       continue
     own = timer.time(planned.given, body_id)
     slowest_s = slower * own.seconds

@@ -123,11 +123,11 @@ class _Walk:
 
   def _look_ahead(self, kernel: int) -> None:
     """Starts what is needed next on links that are about to be idle."""
+    ahead_s = self._program.seconds[kernel]
     for link, numbers in self._program.of_link.items():
       takes = any(self._program.takes_memory[n] for n in numbers)
       num_passed = 0
       for number in self._pending(link):
-        ahead_s = self._program.seconds[kernel]
         is_early = self._program.takes_memory[number] and (
           self._program.begin_by[number] > self._worked_s + ahead_s
         )
@@ -156,7 +156,7 @@ class _Walk:
     numbers, first = self._program.of_link[link], self._first_pending[link]
     transfers = self._program.transfers
     while (
-      first < len(numbers) and (self._has_run[transfers[numbers[first]].start])
+      first < len(numbers) and self._has_run[transfers[numbers[first]].start]
     ):
       first += 1
     self._first_pending[link] = first

@@ -42,8 +42,8 @@ class Request:
     """
     if self.target is not None or self.group is None:
       return cost.device_for(self.target or _local_target(platform))
-    target = self.group.target or _known_like(platform, self.group.kind)
     group = self.group
+    target = group.target or _known_like(platform, group.kind)
     return cost.device_for(target, group.per_host, group.num_devices)
 
   @property

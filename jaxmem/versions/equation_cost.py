@@ -14,6 +14,7 @@ from jax.extend import core
 
 from jaxmem.cost import Precision, Rates
 from jaxmem.jaxpr import memory
+from jaxmem.versions.bodies import num_runs
 
 # XLA makes each of these a kernel, which reads all of its operands.
 _KERNELS_OF_THEIR_OWN = frozenset(
@@ -46,7 +47,7 @@ def equation_seconds(
   if name == "cond":
     return max(bodies)
   if bodies and name not in _KERNELS_OF_THEIR_OWN:
-    return eqn.params["length"] * sum(bodies) if name == "scan" else sum(bodies)
+    return num_runs(eqn) * sum(bodies)
   if memory.renamed(eqn, views=True):
     return 0.0
   written = sum(memory.size_bytes(v.aval) for v in eqn.outvars)

@@ -42,6 +42,20 @@ _DEVICE = cost.Device(platform="cuda", rates=_RATES)
 _PAIR = [hlo_pb2.ReplicaGroup(replica_ids=(0, 1))]
 
 
+def _looped(builder, body):
+  """Returns a computation that runs another, of f32(125), five times."""
+  condition = builder.computation("condition")
+  condition.parameter(f32(125))
+  condition.op("constant", tiny_hlo.pred())
+  main = builder.computation("main")
+  x = main.parameter(f32(125))
+  count = b'{"known_trip_count":{"n":"5"}}'
+  main.op(
+    *("while", f32(125), x), calls=(body, condition), backend_config=count
+  )
+  return main
+
+
 class _Program:
   """Kernels over arrays of 1000 bytes, and gathers of shards of 500."""
 
@@ -145,15 +159,7 @@ class StepTimeTest(absltest.TestCase):
     start = body.op("all-gather-start", shape, carried, replica_groups=_PAIR)
     done = body.op("all-gather-done", f32(250), start)
     body.op("dot", f32(125), done)
-    condition = builder.computation("condition")
-    condition.parameter(f32(125))
-    condition.op("constant", tiny_hlo.pred())
-    main = builder.computation("main")
-    x = main.parameter(f32(125))
-    count = b'{"known_trip_count":{"n":"5"}}'
-    main.op(
-      *("while", f32(125), x), calls=(body, condition), backend_config=count
-    )
+    main = _looped(builder, body)
     found = cost.step_time(builder.module(main), _RATES)
     self.assertEqual((found.collective_s, found.exposed_s), (5.0, 5.0))
     self.assertEqual(found.num_synchronous, 5)
@@ -235,15 +241,7 @@ class HideTest(parameterized.TestCase):
     b = body.op("dot", f32(125), large, name="b")
     done = body.op("all-gather-done", f32(250), start, name="done")
     body.op("dot", f32(125), done, b, name="c")
-    condition = builder.computation("condition")
-    condition.parameter(f32(125))
-    condition.op("constant", tiny_hlo.pred())
-    main = builder.computation("main")
-    x = main.parameter(f32(125))
-    count = b'{"known_trip_count":{"n":"5"}}'
-    main.op(
-      *("while", f32(125), x), calls=(body, condition), backend_config=count
-    )
+    main = _looped(builder, body)
     module = builder.module(main, [(0, ())])
     own = cost.step_time(module, _RATES)
     self.assertEqual((own.collective_s, own.exposed_s), (5.0, 0.0))

@@ -31,11 +31,6 @@ class InPlacePair(NamedTuple):
   output_index: ShapeIndex
 
 
-def is_elementwise(opcode: str) -> bool:
-  """Returns whether an operation computes each element from its own place."""
-  return opcode in ELEMENTWISE
-
-
 def in_place_pairs(
   module: Module, instruction: Instruction
 ) -> list[InPlacePair]:

@@ -20,6 +20,7 @@ from jax.extend import core
 
 from jaxmem.jaxpr import internals
 from jaxmem.versions.blocks.recipe import Block, make_groups, make_recipe
+from jaxmem.versions.bodies import num_runs
 from jaxmem.versions.equation_cost import product_flops
 from jaxmem.versions.values import Values, num_bytes, operands, results
 
@@ -189,10 +190,9 @@ class _Forward:
 
 def _flops(eqn: core.JaxprEqn) -> float:
   """Returns the flops of products in an equation, loops included."""
-  runs = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
   bodies = core.jaxprs_in_params(eqn.params)
   inner = sum(_flops(e) for body in bodies for e in body.eqns)
-  return product_flops(eqn) + runs * inner
+  return product_flops(eqn) + num_runs(eqn) * inner
 
 
 def _stretches(flags: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -193,7 +193,7 @@ class BlockStep:
       return rewrite(self._values, recipes[self], gathers_again)
     eqns = [*self._values.eqns]
     for (index, place), inner in self._inner.items():
-      if any(step in recipes for step in inner._with_blocks()):
+      if inner.blocks.number:
         body = inner._rewritten(recipes, gathers_again)
         eqns[index] = with_body(eqns[index], place, body)
     return self._values.jaxpr.replace(eqns=eqns)

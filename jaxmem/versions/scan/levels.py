@@ -51,10 +51,9 @@ def make_level(jaxpr: core.Jaxpr, where: str = "", num_runs: int = 1) -> Level:
     if index in paired:
       continue
     name = f"{where}{eqn.primitive.name}.{index}"
-    within = bodies(eqn)
+    within, runs = bodies(eqn), num_runs * num_runs_of(eqn)
     for branch, body in enumerate(within):
       suffix = f".{branch}" if len(within) > 1 else ""
-      runs = num_runs * num_runs_of(eqn)
       level = make_level(body, f"{name}{suffix}/", runs)
       if level.pairs or level.inner:
         inner[index, branch] = level
