@@ -122,7 +122,7 @@ class LimitPlanner:
     """Estimates in little time what it costs to fit a limit.
 
     The edits of a first sketch are priced as if temporaries took no more than
-    what is live.
+    what is live, in the view that promises the most.
 
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
@@ -135,7 +135,8 @@ class LimitPlanner:
     if base.unedited().temp_bytes <= room:
       return 0.0
     with self._timed():
-      return base.estimate(VIEWS[0], int(_TUNING.estimated_live_share * room))
+      live_limit_bytes = int(_TUNING.estimated_live_share * room)
+      return min(base.estimate(view, live_limit_bytes) for view in VIEWS)
 
   def fit(self, limit_bytes: int) -> PlannedModule[LimitPlan]:
     """Finds the cheapest plan whose whole program fits a limit.

@@ -111,10 +111,6 @@ class VersionTuning:
   See docs/blocks.md, which has the table that the weights were fitted to.
 
   Attributes:
-    negligible_step_share: A plan that adds less than this share of the step's
-      time is not worth further compiles.
-    least_fused_share: What blocks fuse anew takes at least this share of its
-      estimate: XLA's plan of the step as written may have written some of it.
     fused_weight: What is fused anew counts as this share of its estimate, which
       made estimates of blocks agree with their schedules.
     hopeful_share: A version that recomputes takes at least this share of its
@@ -130,8 +126,6 @@ class VersionTuning:
       must find, too.
   """
 
-  negligible_step_share: float = 0.005
-  least_fused_share: float = 0.7
   fused_weight: float = 0.75
   hopeful_share: float = 0.93
   refined_share: float = 0.85

@@ -111,6 +111,7 @@ class _ComparedVersion:
     version: The version.
     module: Its scheduled module.
     planner: Of the module.
+    fits: Whether it needs no edits.
     edits_s: An estimate of the seconds that edits for the limit add; infinity
       if there may be none.
     mapping_s: Seconds until its temporaries are mapped; see `Device.mapping_s`.
@@ -119,6 +120,7 @@ class _ComparedVersion:
   version: Version
   module: Module
   planner: LimitPlanner
+  fits: bool
   edits_s: float
   mapping_s: float
 
@@ -174,7 +176,7 @@ class _VersionSearch:
     ranked = sorted(
       # What needs no edits is planned at once, and may make the rest needless.
       self._tried,
-      key=lambda t: (t.edits_s > 0.0, t.schedule_s, t.hopeful_s),
+      key=lambda t: (not t.fits, t.schedule_s, t.hopeful_s),
     )
     for tried in ranked:
       if best is not None and tried.hopeful_s >= best[1].schedule_s:
@@ -239,7 +241,7 @@ class _VersionSearch:
         continue
       seen.add(version.dropped)
       tried = self._try(version)
-      if tried.edits_s == 0.0:
+      if tried.fits:
         if tried.planner.step_s >= fitting_s:
           return
         fitting_s = tried.planner.step_s
@@ -247,23 +249,14 @@ class _VersionSearch:
   def recompute_blocks(self, step: blocks.BlockStep) -> None:
     """Tries all blocks; then less of them, or several at once.
 
-    Nothing is tried where a version fits already that costs less than blocks do
-    at any limit. So a larger limit never costs more for want of them.
+    All of them are tried even where edits fit for little: a version may be
+    faster than the step as it is written, whatever the limit is, and a larger
+    limit must not cost more for want of it.
 
     Args:
       step: The step as it is written.
     """
-    number = step.blocks.number
-    most = blocks.BlockChoice(num_groups=number, keep_bytes=_EVERYTHING)
-    kept = step.recompute(most, self._device.rates)
-    least_s = max(
-      _TUNING.negligible_step_share * self._step_s,
-      _TUNING.least_fused_share * kept.fused_s,
-    )
-    cheap = [t for t in self._tried if t.edited_s <= self._step_s + least_s]
-    if any(self._find(tried) for tried in cheap):
-      return
-    choice = blocks.BlockChoice(num_groups=number)
+    choice = blocks.BlockChoice(num_groups=step.blocks.number)
     recomputed = step.recompute(choice, self._device.rates)
     every = self._try(recomputing_blocks(self._written, choice, recomputed))
     room = self._limit_bytes - every.planner.total_bytes
@@ -309,7 +302,7 @@ class _VersionSearch:
       kept_bytes = kept.kept_bytes
       if self._is_promising(seconds):
         version = recomputing_blocks(self._written, choice, kept)
-        if self._try(version).edits_s == 0.0:
+        if self._try(version).fits:
           return
 
   def _join(
@@ -388,6 +381,7 @@ class _VersionSearch:
       version=version,
       module=module,
       planner=planner,
+      fits=planner.total_bytes <= self._limit_bytes,
       edits_s=planner.estimate(self._limit_bytes),
       mapping_s=planner.mapping_s(self._limit_bytes),
     )

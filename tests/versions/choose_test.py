@@ -133,9 +133,39 @@ class DecidedTest(parameterized.TestCase):
     handling.assert_not_called()
 
 
+def _sharded_step():
+  """A step whose edits seem dear where it matters which buffers are adjacent."""
+  params = [(np.zeros((256, 1024), np.float32),) * 2 for _ in range(6)]
+
+  def loss(params, x):
+    for up, down in params:
+      x = x + jnp.tanh(x @ up) @ down.T
+    return jnp.mean(x**2)
+
+  def step(params, x):
+    grads = jax.lax.pmean(jax.grad(loss)(params, x), "data")
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads)
+
+  auto = (jax.sharding.AxisType.Auto,)
+  mesh = jax.make_mesh((1,), ("data",), axis_types=auto)
+  step = jax.shard_map(
+    step, mesh=mesh, in_specs=(jax.P(), jax.P("data")), out_specs=jax.P()
+  )
+  x = np.zeros((512, 256), np.float32)
+  return TracedStep(jax.jit(step).trace(params, x))
+
+
 class ChoiceTest(absltest.TestCase):
   def test_the_cheapest_schedule_is_taken(self):
-    limit = limit_of(0.7)
+    self._check_cheapest(limit_of(0.7))
+
+  def test_the_cheapest_schedule_is_taken_inside_of_shard_map(self):
+    traced = _sharded_step()
+    request = Request(options=OPTIONS)
+    planner = request.planner(module_of(request, traced), "cpu")
+    self._check_cheapest(int(0.965 * planner.total_bytes), traced)
+
+  def _check_cheapest(self, limit, traced=None):
     request = Request(options=OPTIONS, limit_bytes=limit)
     made = []
     original = choose.LimitPlanner
@@ -145,7 +175,7 @@ class ChoiceTest(absltest.TestCase):
       return made[-1]
 
     with mock.patch.object(request_module, "LimitPlanner", side_effect=record):
-      taken = outcome_of(request)
+      taken = outcome_of(request, traced)
     assert isinstance(taken, LimitPlan)
     fitting = []
     for planner in made:
@@ -162,7 +192,6 @@ class ChoiceTest(absltest.TestCase):
     self.assertEqual(planner.estimate(limit_of(1.0)), 0.0)
     estimate = planner.estimate(limit_of(0.9))
     plan = planner.fit(limit_of(0.9)).decision
-    self.assertGreater(estimate, 0.0)
     self.assertLess(estimate, 1.5 * plan.extra_s)
     self.assertEqual(planner.estimate(1000), float("inf"))
     # An original that need not run any more is not counted.
@@ -234,8 +263,7 @@ class MonotoneTest(parameterized.TestCase):
       version = schedules.pick(limit)
       planner = schedules.planner(version.step, "cpu")
       seconds = planner.find(limit).decision.schedule_s
-      # Edits that cost less than half a per cent are not looked at further.
-      self.assertLessEqual(seconds, max(before, 1.005))
+      self.assertLessEqual(seconds, before)
       before = seconds
 
   @pytest.mark.slow
@@ -264,9 +292,9 @@ class MonotoneTest(parameterized.TestCase):
       schedules.pick(limit)
       return schedules.num_compiles
 
-    # It fits; edits cost a hair; blocks cost too much if they keep nothing.
+    # It fits; all blocks are tried; they cost too much if they keep nothing.
     self.assertEqual(compiled(1000, 1.0, 0.1), 1)
-    self.assertEqual(compiled(999, 1.0, 0.1), 1)
+    self.assertEqual(compiled(999, 0.2, 10.0), 2)
     self.assertEqual(compiled(900, 0.2, 10.0), 2)
 
 
