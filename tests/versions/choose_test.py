@@ -134,7 +134,7 @@ class DecidedTest(parameterized.TestCase):
 
 
 def _sharded_step():
-  """A step whose edits seem dear where it matters which buffers are adjacent."""
+  """A step whose edits seem dear in one view of what can be adjacent."""
   params = [(np.zeros((256, 1024), np.float32),) * 2 for _ in range(6)]
 
   def loss(params, x):
