@@ -282,7 +282,12 @@ class LimitPlanner:
     take less than the planned one. Where few large ones are, either may, and
     the plan with the fewest live bytes need not be the smallest: plans for less
     and less room are sketched.
+
+    It is the same whatever was planned before, so that the bytes that an error
+    names are a limit that can be kept.
     """
+    for base in self._bases():
+      base.forget_searches()
     if self._planned.num_steps > _TUNING.few_steps:
       return self._planned.smallest(VIEWS[0])
     best = min((b.smallest(VIEWS[0]) for b in self._bases()), key=_size)

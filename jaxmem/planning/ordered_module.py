@@ -145,6 +145,16 @@ class OrderedModule:
       self._choosers[key] = Chooser(start, effort, link)
     return self._choosers[key]
 
+  def forget_searches(self) -> None:
+    """Lets what is found next depend on nothing that was searched before.
+
+    Closures that are remembered take a run no work, so that it gets further.
+    """
+    fresh = {start: Start(start.problem) for start in self._starts.values()}
+    self._starts = {view: fresh[s] for view, s in self._starts.items()}
+    self._choosers.clear()
+    self._misses.clear()
+
   def _live_bytes(self, events: Sequence[Event], view: View) -> int:
     """Returns the live bytes with some events in the light of any view."""
     profile = self._start(view).profile()

@@ -22,7 +22,7 @@ from version_cases import (
 )
 
 import jaxmem
-from benchmarks import zoo
+from benchmarks import held_out, zoo
 from jaxmem import cost, step_planner, targets
 from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.planning import (
@@ -322,6 +322,26 @@ class LoopsTest(absltest.TestCase):
     kept_saving, fused_saving = saving(kept, drops), saving(fused, drops)
     assert kept_saving is not None and fused_saving is not None
     self.assertLess(fused_saving[1], kept_saving[1])
+
+
+class NamedBytesTest(absltest.TestCase):
+  @pytest.mark.slow
+  def test_the_bytes_that_an_error_names_can_be_kept(self):
+    # Its greedy runs end where their work does, and share what they find.
+    step = held_out.STEPS["sam_mlp"]()
+    shapes = jax.eval_shape(step.make_args)
+
+    def compiled(limit):
+      jitted = jaxmem.jit(step.function, memory_limit=limit, **step.jit_kwargs)
+      return jitted.lower(*shapes).compile()
+
+    with self.assertRaises(jaxmem.InfeasibleError) as caught:
+      compiled(42_000_000)
+    smallest_bytes = caught.exception.smallest_bytes
+    memory = compiled(smallest_bytes).memory_analysis()
+    taken = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    taken += memory.temp_size_in_bytes - memory.alias_size_in_bytes
+    self.assertLessEqual(taken, smallest_bytes)
 
 
 if __name__ == "__main__":
