@@ -110,6 +110,12 @@ def full_cases() -> list[Case]:
   ]
 
 
+def limited_case() -> Case:
+  """Returns a step to be planned under a limit."""
+  config = resnet.Config(depths=(2, 2, 2), num_classes=100)
+  return resnet_case("ResNet, 6 blocks, batch 64", config, batch=64, side=128)
+
+
 def small_cases() -> list[Case]:
   """Returns models that take about a second a step, to be run."""
   return [
@@ -126,8 +132,8 @@ def small_cases() -> list[Case]:
       length=256,
     ),
     resnet_case(
-      "ResNet, 6 blocks, batch 24",
-      resnet.Config(depths=(2, 2, 2), num_classes=100),
+      "ResNet, 3 blocks, batch 24",
+      resnet.Config(depths=(1, 1, 1), num_classes=100),
       batch=24,
       side=128,
     ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -11,7 +13,9 @@ import jax
 from jaxmem.demo import cases, planning, running
 from jaxmem.version import __version__
 
-_NUM_STEPS = 5
+_NUM_STEPS = 3
+# Of the step that must fit, and of the one that tests plan instead.
+_LIMIT, _TINY_LIMIT = "640MiB", "1MiB"
 
 
 def run(*, quick: bool = False) -> int:
@@ -32,12 +36,22 @@ def run(*, quick: bool = False) -> int:
     " jax.jit, planned what it reports for jaxmem.jit; no order of the same"
     " program takes less than the bound. Each takes two compiles."
   )
-  planning.show_plans(planned, ["cpu"] if quick else ["cpu", "h200"])
+  planning.show_plans(
+    {"cpu": planned} if quick else {"cpu": planned, "h200": planned[:1]}
+  )
+  picture = _show_limit(quick)
+  if not quick:
+    _say(
+      "\n3. A step over eight H200s that are not here, its parameters divided"
+      " among them, as XLA schedules it and as planned; figures are those of"
+      " one of them. Times are estimates, with the same rates for both."
+    )
+    planning.show_sharded("h200")
   _say(
-    f"\n2. Train steps on this CPU, {_NUM_STEPS} of each. Every row is a"
-    " process of its own, and the two take turns. Process peak is the most"
-    " memory the system ever gave it; growth is how much of that came with the"
-    " steps, after compilation."
+    f"\n{3 if quick else 4}. Train steps on this CPU, {_NUM_STEPS} of each."
+    " Every row is a process of its own, and the two take turns. Process peak"
+    " is the most memory the system ever gave it; growth is how much of that"
+    " came with the steps, after compilation."
   )
   are_equal = False
   try:
@@ -55,7 +69,27 @@ def run(*, quick: bool = False) -> int:
     else ("OUTPUTS DIFFER. Please report this with the lines above.")
   )
   print(f"\n{verdict} {seconds:.0f} s in total.")
+  if picture is not None:
+    print(f"A picture of the plan in part 2, for any browser: {picture}")
   return 0 if are_equal else 1
+
+
+def _show_limit(quick: bool) -> pathlib.Path | None:
+  """Plans a step under a limit; returns where its picture is."""
+  _say(
+    "\n2. A limit for the whole step: arguments, outputs and temporaries. What"
+    " does not fit is computed again, or waits in the host's memory. Time is"
+    " what the planned step takes more than XLA's own, by estimate."
+  )
+  if quick:
+    plan = planning.show_limit(cases.tiny_cases()[0], "cpu", _TINY_LIMIT)
+  else:
+    plan = planning.show_limit(cases.limited_case(), "h200", _LIMIT)
+  if plan is None:
+    return None
+  folder = pathlib.Path(tempfile.mkdtemp(prefix="jaxmem-demo-"))
+  plan.save_html(folder / "plan.html")
+  return folder / "plan.html"
 
 
 def _say(text: str) -> None:

@@ -1,11 +1,14 @@
 import contextlib
 import io
+import pathlib
+import shutil
 from unittest import mock
 
 import jax
 import pytest
 from absl.testing import absltest, parameterized
 
+from jaxmem import targets
 from jaxmem.demo import cases, main, planning, running
 
 
@@ -42,11 +45,15 @@ class DemoTest(absltest.TestCase):
       code = main.run(quick=True)
     text = out.getvalue()
     self.assertEqual(code, 0, text)
-    for case in cases.tiny_cases():
-      # Once among the plans, once among the runs.
-      self.assertEqual(text.count(case.name), 2, text)
+    limited, other = cases.tiny_cases()
+    # Once among the plans, once among the runs, one under a limit besides.
+    self.assertEqual(text.count(limited.name), 3, text)
+    self.assertEqual(text.count(other.name), 2, text)
     self.assertEqual(text.count("bit-equal"), 2, text)
     self.assertIn("All outputs are equal, bit by bit.", text)
+    picture = pathlib.Path(text.splitlines()[-1].rpartition(": ")[2])
+    self.addCleanup(shutil.rmtree, picture.parent)
+    self.assertIn("<title>gpt2_step on cpu", picture.read_text())
 
   def test_different_outputs_fail_the_demo(self):
     measured = [_measured("a"), _measured("b")]
@@ -54,6 +61,7 @@ class DemoTest(absltest.TestCase):
     with (
       mock.patch.object(running, "measure", return_value=measured),
       mock.patch.object(planning, "show_plans"),
+      mock.patch.object(planning, "show_limit", return_value=None),
       contextlib.redirect_stdout(out),
     ):
       code = main.run(quick=True)
@@ -69,8 +77,22 @@ class DemoTest(absltest.TestCase):
       mock.patch.object(planning.targets, "is_available", return_value=False),
       contextlib.redirect_stdout(out),
     ):
-      planning.show_plans(cases.tiny_cases(), ["h200"])
-    self.assertIn("h200 left out", out.getvalue())
+      planning.show_plans({"h200": cases.tiny_cases()})
+      self.assertIsNone(planning.show_limit(cases.limited_case(), "h200", "1"))
+      planning.show_sharded("h200")
+    self.assertEqual(out.getvalue().count("h200 left out"), 3)
+
+  @pytest.mark.slow
+  def test_a_step_over_devices_that_are_not_here(self):
+    if not targets.is_available("h200"):
+      self.skipTest("JAX's CUDA plugin is not installed.")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+      planning.show_sharded("h200")
+    _, own, planned = out.getvalue().splitlines()
+    self.assertRegex(own, r"MLP, 8 blocks, FSDP +jax.jit +2\.\d+ GiB .* ms$")
+    # The gathered parameters and the sums of gradients do not pile up.
+    self.assertRegex(planned, r"^ +jaxmem.jit +1\.\d+ GiB .* ms$")
 
   @pytest.mark.slow
   def test_a_lost_process_is_an_error(self):
