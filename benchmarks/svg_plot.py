@@ -1,4 +1,4 @@
-"""Plots as SVG text: groups of bars, and lines.
+"""Plots as SVG text: groups of bars, lines, and areas.
 
 Written by hand, so that reports need no plotting package and the files change
 only where the figures do. Readable on light and dark pages: the background and
@@ -9,6 +9,7 @@ both.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -30,6 +31,7 @@ _STYLE = """\
 _BAR, _GAP, _LETTER = 9, 12, 6
 _HEIGHT, _LEFT, _TOP, _RIGHT = 220, 56, 44, 24
 _LINES_WIDTH = 420
+_AREAS_WIDTH = 640
 _NUM_TICKS = 6
 
 Series = tuple[str, Sequence[float]]
@@ -166,6 +168,53 @@ def lines(
       for x, y in line
     ]
   return _page(title, [name for name, _ in series], right, bottom + 40, parts)
+
+
+def areas(
+  title: str,
+  x_title: str,
+  series: Sequence[Series],
+  *,
+  unit: str,
+) -> str:
+  """Returns what several series rise and fall to, one before the other.
+
+  All have the same width, however many values they are: of those that fall on
+  one pixel the largest is drawn.
+
+  Args:
+    title: Above the plot.
+    x_title: Below the horizontal axis.
+    series: Names and values from the left to the right, the largest first.
+    unit: What is written behind the numbers of the vertical axis.
+
+  Raises:
+    ValueError: If there are more series than colors, or one has no values.
+  """
+  _check_colors(len(series))
+  if not all(len(values) for _, values in series):
+    raise ValueError("every series must have values, got none.")
+  axis = _Axis.around([0.0, *(max(v) for _, v in series)], unit)
+  right, bottom = _LEFT + _AREAS_WIDTH, _TOP + _HEIGHT
+  parts = list(_grid(axis, right))
+  for number, (_, values) in enumerate(series):
+    width = _AREAS_WIDTH / min(len(values), _AREAS_WIDTH)
+    path = [f"M{_LEFT} {bottom}"]
+    for column, top in enumerate(_columns(values)):
+      path.append(f"V{axis.y(top):.1f}H{_LEFT + width * (column + 1):.1f}")
+    parts.append(
+      f'<path d="{"".join(path)}V{bottom}Z" fill="{_COLORS[number]}"'
+      f' fill-opacity="0.6" stroke="{_COLORS[number]}"/>'
+    )
+  parts.append(_text((_LEFT + right) / 2, bottom + 18, x_title, "middle"))
+  return _page(title, [name for name, _ in series], right, bottom + 28, parts)
+
+
+def _columns(values: Sequence[float]) -> list[float]:
+  """Returns the largest values of as many columns as there are pixels."""
+  count = min(len(values), _AREAS_WIDTH)
+  edges = [column * len(values) // count for column in range(count + 1)]
+  return [max(values[a:b]) for a, b in itertools.pairwise(edges)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Plots and pages of the reports: what is drawn, and where it is written."""
 
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -98,11 +99,35 @@ def test_plots_suit_light_and_dark_pages():
     assert text.get("class") == "ink"
 
 
+def test_areas_keep_their_peaks_and_share_one_width():
+  # More values than pixels: the one that is high is not lost.
+  many = [1.0] * 5000
+  many[1234] = 8.0
+  root = _parsed(
+    svg_plot.areas("t", "x", [("a", many), ("b", [2, 4])], unit="B")
+  )
+  first, second = (p.get("d", "") for p in root.iter(f"{_SVG}path"))
+  tops = [
+    [float(v) for v in re.findall(r"V([\d.]+)H", d)] for d in (first, second)
+  ]
+  ends = [float(re.findall(r"H([\d.]+)", d)[-1]) for d in (first, second)]
+  assert len(tops[0]) == 640
+  assert len(tops[1]) == 2
+  assert ends[0] == pytest.approx(ends[1])
+  bottom = float(first.split("V")[-1].rstrip("Z"))
+  heights = [bottom - top for top in (min(tops[0]), max(tops[0]), *tops[1])]
+  assert heights == pytest.approx(
+    [heights[0] * share / 8 for share in (8, 1, 2, 4)], abs=0.2
+  )
+
+
 def test_refuses_what_it_cannot_draw():
   with pytest.raises(ValueError, match="'x' must have 2 values, got 1"):
     svg_plot.bars("t", ["a", "b"], [("x", [1])])
   with pytest.raises(ValueError, match="at most 6, got 7"):
     svg_plot.bars("t", ["a"], [(str(i), [1]) for i in range(7)])
+  with pytest.raises(ValueError, match="every series must have values"):
+    svg_plot.areas("t", "x", [("x", [])], unit="B")
   with pytest.raises(ValueError, match="points"):
     svg_plot.lines("t", "x", [])
 
