@@ -163,7 +163,7 @@ def _limit_row(case: Case, plan: Plan) -> str:
     plan.target,
     units.format_bytes(rest_bytes + plan.baseline_temp_bytes),
     units.format_bytes(plan.budget.limit_bytes),
-    units.format_bytes(rest_bytes + plan.temp_bytes),
+    units.format_bytes(plan.total_bytes),
     plan.budget.num_recomputed + plan.budget.num_dropped,
     plan.budget.num_offloaded,
     f"{100 * plan.budget.change:+.1f} %",
