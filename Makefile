@@ -18,7 +18,8 @@ export JAX_VERSION
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test test-all test-versions lint lint-ruff lint-types \
-  lint-imports lint-bazel format demo bench conformance rehearse proto clean \
+  lint-imports lint-bazel format demo docs dist bench conformance rehearse \
+  proto clean \
   $(OLDER_JAX:%=test-jax-%)
 
 help:
@@ -29,6 +30,8 @@ help:
 	@echo "               make test-jax-0.11.2 is one of them"
 	@echo "make lint      lint and check types only"
 	@echo "make format    format the code and fix what ruff can fix"
+	@echo "make docs      build the documentation's site into site/"
+	@echo "make dist      build the wheel and the sdist into dist/, and try them"
 	@echo "make bench     list the benchmarks and how to run them"
 	@echo "make conformance JAX_TESTS=path  JAX's own tests, with every compile"
 	@echo "               planned, beside jax alone; path is a checkout of jax"
@@ -134,6 +137,22 @@ format: $(STAMP)
 	  buildifier $(BAZEL_FILES); \
 	fi
 
+# What builds the site, and what builds the archives, beside all else.
+EXTRAS := $(VENV)/.stamp-extras
+$(EXTRAS): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --editable ".[test,docs,dist]"
+	@touch $@
+
+# The notebooks are run, so that the site shows what they print.
+docs: $(EXTRAS)
+	NO_MKDOCS_2_WARNING=1 JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 PYTHONPATH=.:hlo \
+	  $(BIN)/mkdocs build --strict --clean
+	@echo "Open site/index.html."
+
+dist: $(EXTRAS)
+	scripts/make_dist $(VENV)
+
 bench: $(STAMP)
 	@echo "Benchmarks (each takes --help; one JSON row per case):"
 	@for file in benchmarks/*_benchmark.py; do \
@@ -176,5 +195,5 @@ proto: $(STAMP)
 	$(BIN)/ruff format --quiet $(PROTO_DIR)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
