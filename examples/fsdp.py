@@ -17,11 +17,24 @@ from jax.sharding import PartitionSpec as P
 mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
 divided = NamedSharding(mesh, P("data", None))
 adam = optax.adam(1e-3)
+rng = np.random.default_rng(0)
+params = [
+  rng.standard_normal((rows, columns), dtype=np.float32) / np.sqrt(rows)
+  for rows, columns in itertools.pairwise([64, *[128] * 6, 1])
+]
+state = (params, adam.init(params))
+# Each device keeps an eighth of everything but Adam's count.
+shardings = jax.tree.map(
+  lambda leaf: divided if leaf.ndim else NamedSharding(mesh, P()), state
+)
 
 
-@functools.partial(jax.jit, donate_argnums=(0, 1))
-def train_step(params, opt_state, x, y):
-  """Takes one step of Adam; each device keeps an eighth of everything."""
+@functools.partial(
+  jax.jit, donate_argnums=0, out_shardings=(shardings, NamedSharding(mesh, P()))
+)
+def train_step(state, x, y):
+  """Takes one step of Adam; returns parameters with moments, and the loss."""
+  params, opt_state = state
 
   def loss_fn(params):
     hidden = x
@@ -31,23 +44,14 @@ def train_step(params, opt_state, x, y):
     return jnp.mean((hidden @ params[-1] - y) ** 2)
 
   loss, grads = jax.value_and_grad(loss_fn)(params)
-  grads = jax.lax.with_sharding_constraint(grads, divided)
   updates, opt_state = adam.update(grads, opt_state)
-  return optax.apply_updates(params, updates), opt_state, loss
+  return (optax.apply_updates(params, updates), opt_state), loss
 
 
-rng = np.random.default_rng(0)
-sizes = [64, *[128] * 6, 1]
-params = [
-  jax.device_put(
-    rng.standard_normal((a, b), dtype=np.float32) / np.sqrt(a), divided
-  )
-  for a, b in itertools.pairwise(sizes)
-]
-opt_state = adam.init(params)
+state = jax.device_put(state, shardings)
 data = rng.standard_normal((8192, 65), dtype=np.float32)
 x, y = (jax.device_put(part, divided) for part in (data[:, 1:], data[:, :1]))
 for _ in range(3):
-  params, opt_state, loss = train_step(params, opt_state, x, y)
+  state, loss = train_step(state, x, y)
   print("loss", float(loss))
-print(hashlib.sha256(b"".join(np.asarray(p) for p in params)).hexdigest())
+print(hashlib.sha256(b"".join(np.asarray(p) for p in state[0])).hexdigest())
