@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -74,6 +75,52 @@ class VersionTest(parameterized.TestCase):
     path = project["tool"]["hatch"]["version"]["path"]
     self.assertEqual(path, "jaxmem/version.py")
     self.assertIn(f'__version__ = "{jaxmem.__version__}"', _read(path))
+
+
+class ReleaseTest(parameterized.TestCase):
+  """What a tag has to agree with before anything is published."""
+
+  def _check(self, tag, changelog):
+    """Runs scripts/check_release on a copy of what it reads."""
+    with tempfile.TemporaryDirectory() as name:
+      folder = pathlib.Path(name)
+      for file in ("scripts/check_release", "jaxmem/version.py"):
+        (folder / file).parent.mkdir()
+        shutil.copy(_ROOT / file, folder / file)
+      (folder / "CHANGELOG.md").write_text(changelog, encoding="utf-8")
+      return subprocess.run(
+        [folder / "scripts/check_release", tag],
+        capture_output=True,
+        text=True,
+        check=False,
+      )
+
+  def test_a_version_with_its_date_is_released(self):
+    heading = f"# Changelog\n\n## [{jaxmem.__version__}] - 2026-01-02\n"
+    done = self._check(f"v{jaxmem.__version__}", heading)
+    self.assertEqual(done.returncode, 0, done.stderr)
+
+  @parameterized.parameters(
+    ("v0.0.0", "2026-01-02", "The tag must be v"),
+    (f"v{jaxmem.__version__}", "unreleased", "CHANGELOG.md must begin with"),
+  )
+  def test_refuses(self, tag, date, message):
+    heading = f"# Changelog\n\n## [{jaxmem.__version__}] - {date}\n"
+    done = self._check(tag, heading)
+    self.assertEqual(done.returncode, 1)
+    self.assertIn(message, done.stderr)
+
+  def test_the_workflow_checks_builds_and_publishes_without_a_password(self):
+    workflow = _read(".github/workflows/release.yml")
+    steps = (
+      "scripts/check_release",
+      "make dist",
+      "pypa/gh-action-pypi-publish",
+    )
+    places = [workflow.index(step) for step in steps]
+    self.assertEqual(places, sorted(places))
+    self.assertIn("id-token: write", workflow)
+    self.assertNotIn("password:", workflow)
 
 
 class JaxVersionTest(absltest.TestCase):
