@@ -71,7 +71,7 @@ class VersionTest(parameterized.TestCase):
 
   def test_pyproject_reads_it(self):
     project = tomllib.loads(_read("pyproject.toml"))
-    self.assertEqual(project["project"]["dynamic"], ["version"])
+    self.assertIn("version", project["project"]["dynamic"])
     path = project["tool"]["hatch"]["version"]["path"]
     self.assertEqual(path, "jaxmem/version.py")
     self.assertIn(f'__version__ = "{jaxmem.__version__}"', _read(path))
@@ -243,6 +243,11 @@ class ArchivesTest(absltest.TestCase):
     self.assertIn("https://github.com/jaxmem/jaxmem", metadata)
     self.assertIn("\nClassifier: Typing :: Typed\n", metadata)
     self.assertLen(licenses, 1)
+    # The README as PyPI shows it, with no files beside it.
+    raw = "https://raw.githubusercontent.com/jaxmem/jaxmem/main/docs"
+    self.assertIn(f"]({raw}/before-and-after.svg)", metadata)
+    links = re.findall(r"\]\(([^)]+)\)", metadata)
+    self.assertEqual([x for x in links if not x.startswith("https://")], [])
 
   def test_sdist_holds_what_the_wheel_is_built_from(self):
     with tarfile.open(self.sdist) as archive:
@@ -254,6 +259,7 @@ class ArchivesTest(absltest.TestCase):
     expected |= {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"}
     # Hatchling adds the last two: its own metadata, and how to ignore files.
     expected |= {"CITATION.cff", "PKG-INFO", ".gitignore"}
+    expected |= {"scripts/readme_hook.py"}
     self.assertEqual(names, expected)
 
   def test_wheel_plans_a_step_where_it_is_installed(self):
