@@ -1,7 +1,7 @@
 """A hook of hatchling: makes the README's links absolute.
 
-In the repository they are relative, so that they lead to the same version; where
-PyPI shows the README there are no files beside it.
+In the repository they are relative, and lead to the same version. Where PyPI
+shows the README there are no files beside it.
 """
 
 import pathlib
