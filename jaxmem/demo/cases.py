@@ -117,10 +117,10 @@ def limited_case() -> Case:
 
 
 def small_cases() -> list[Case]:
-  """Returns models that take about a second a step, to be run."""
+  """Returns models that take about half a second a step, to be run."""
   return [
     gpt2_case(
-      "GPT-2, 4 layers, batch 8",
+      "GPT-2, 4 layers, batch 4",
       gpt2.Config(
         vocabulary=8192,
         num_positions=256,
@@ -128,13 +128,13 @@ def small_cases() -> list[Case]:
         num_heads=4,
         num_layers=4,
       ),
-      batch=8,
+      batch=4,
       length=256,
     ),
     resnet_case(
-      "ResNet, 3 blocks, batch 24",
+      "ResNet, 3 blocks, batch 12",
       resnet.Config(depths=(1, 1, 1), num_classes=100),
-      batch=24,
+      batch=12,
       side=128,
     ),
   ]
