@@ -9,6 +9,7 @@ from jaxmem_hlo.buffers import aliasing, dataflow, schedule
 from jaxmem_hlo.buffers.dataflow import (
   Dataflow,
   UnsupportedModuleError,
+  Use,
   Value,
   while_computations,
 )
@@ -21,6 +22,7 @@ __all__ = [
   "LiveRange",
   "LogicalBuffer",
   "UnsupportedModuleError",
+  "Use",
   "Value",
   "aliasing",
   "dataflow",

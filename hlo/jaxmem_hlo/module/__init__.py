@@ -3,10 +3,11 @@
 `hlo_module` wraps the messages; `shapes` knows sizes and indices, `opcodes` the
 kinds of instructions. `post_order` lists the instructions of an edited
 computation as XLA does, and `late_passes` takes out what XLA takes out once it
-has scheduled a module. `collectives` reads who exchanges what.
+has scheduled a module. `collectives` reads who exchanges what, `source_lines`
+which lines of a program an operation comes from.
 """
 
-from jaxmem_hlo.module import shapes, xla_version
+from jaxmem_hlo.module import shapes, source_lines, xla_version
 from jaxmem_hlo.module.collectives import (
   collective_of,
   collective_start,
@@ -46,5 +47,6 @@ __all__ = [
   "list_in_post_order",
   "replica_groups",
   "shapes",
+  "source_lines",
   "xla_version",
 ]

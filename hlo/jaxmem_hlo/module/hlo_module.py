@@ -12,10 +12,9 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxmem_hlo.module import source_lines
 from jaxmem_hlo.module.opcodes import ELEMENTWISE
 from jaxmem_hlo.proto import hlo_pb2
-
-_INSTALLED = ("site-packages/", "dist-packages/")
 
 
 class Instruction:
@@ -322,8 +321,8 @@ class Module:
   def source(self, instruction: Instruction) -> str:
     """Returns "file:line" of the user's code, or the op's name scope.
 
-    Of the frames that XLA kept, the innermost one outside of installed
-    packages counts. Empty when the module knows nothing of the instruction.
+    Where an installed package made the operation, its line follows; see
+    `source_lines`. Empty when the module knows nothing of the instruction.
     """
     metadata = instruction.proto.metadata
     if metadata.source_file:
@@ -332,25 +331,10 @@ class Module:
     if not frame_id:
       return metadata.op_name
     if frame_id not in self._sources:
-      self._sources[frame_id] = self._frame_source(frame_id)
+      index = self.proto.stack_frame_index
+      self._sources[frame_id] = source_lines.of_frame(index, frame_id)
     return self._sources[frame_id] or metadata.op_name
 
   @functools.cached_property
   def _sources(self) -> dict[int, str]:
     return {}
-
-  def _frame_source(self, frame_id: int) -> str:
-    index = self.proto.stack_frame_index
-    innermost = ""
-    while 0 < frame_id <= len(index.stack_frames):
-      frame = index.stack_frames[frame_id - 1]
-      location = index.file_locations[frame.file_location_id - 1]
-      file_name = index.file_names[location.file_name_id - 1]
-      source = f"{file_name}:{location.line}"
-      if not any(part in file_name for part in _INSTALLED):
-        return source
-      innermost = innermost or source
-      if frame.parent_frame_id >= frame_id:
-        break
-      frame_id = frame.parent_frame_id
-    return innermost

@@ -220,7 +220,7 @@ class AccessTest(parameterized.TestCase):
       "unknown": "",
       "scoped": "jit(f)/neg",
       "framed": "c.py:12",
-      "installed": "a.py:10",
+      "installed": "a.py:10 via flax/b.py:11",
       "lined": "d.py:5",
     }
     self.assertEqual(sources, expected)
