@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jaxlib.version
 from jaxmem_hlo import replay
-from jaxmem_hlo.assignment import AssignmentModel
+from jaxmem_hlo.assignment import Assignment, AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, targets
@@ -41,12 +41,14 @@ from jaxmem.report import (
   Frontier,
   HostTraffic,
   LimitShare,
+  PeakRow,
   Plan,
   Progress,
   Status,
   communication_of,
   donation,
   layout,
+  peak_rows,
   replicated,
   resharded,
   signature,
@@ -123,10 +125,11 @@ class StepPlanner:
       written_s += device.mapping_s(temp_bytes)
       budget = budget_of(planned.decision, version, written_s, self._share)
     name = getattr(self._fun, "__name__", type(self._fun).__name__)
-    signed = None
+    signed, names = None, {}
     if self._is_caught(args, kwargs):
-      # The module knows the arguments' names, and the function's.
+      # The module knows the function's name, and perhaps the arguments'.
       name = planned.given.name.removeprefix("jit_")
+      names = signature.argument_names(planned.given, self._fun, args, kwargs)
     else:
       signed = signature.read(compiled, self._fun, self._jit_kwargs)
     program = _Program(
@@ -134,8 +137,10 @@ class StepPlanner:
       request=self._request,
       step=version.step,
       planned=planned,
+      argument_names=names,
+      output_paths=() if signed is None else signed.output_paths,
     )
-    advice = donation.advise(planned.given, signed)
+    advice = donation.advise(planned.given, signed, names)
     return _result(
       *(program, baseline, compiled, budget, advice, seconds),
       arguments=(args, kwargs),
@@ -249,12 +254,16 @@ class _Program:
     request: What was asked of the planner.
     step: The version of the step that was planned.
     planned: Its module.
+    argument_names: What the module calls arguments -> better names, if any.
+    output_paths: Where in the result each output lies; empty if not known.
   """
 
   name: str
   request: Request
   step: Step
   planned: PlannedModule[Decision]
+  argument_names: Mapping[str, str]
+  output_paths: Sequence[str]
 
   @property
   def target(self) -> str:
@@ -365,9 +374,24 @@ def _result(
       i.name for i in planned.module.schedule(planned.module.entry.id)
     ),
     donation=advice,
+    peak=_peak(program, assigned, memory),
     before=layout.describe(planned.given, before),
     after=after,
     program=program,
+  )
+
+
+def _peak(
+  program: _Program, assigned: Assignment, memory: Any
+) -> tuple[PeakRow, ...]:
+  total_bytes = memory.argument_size_in_bytes + memory.output_size_in_bytes
+  total_bytes += memory.temp_size_in_bytes - memory.alias_size_in_bytes
+  return peak_rows(
+    program.planned.model.analysis,
+    assigned,
+    argument_names=program.argument_names,
+    output_paths=program.output_paths,
+    total_bytes=total_bytes,
   )
 
 

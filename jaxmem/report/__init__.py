@@ -10,6 +10,7 @@ from jaxmem.report.communication import (
   resharded,
 )
 from jaxmem.report.frontier import Frontier, Point
+from jaxmem.report.peak import PeakRow, peak_rows
 from jaxmem.report.plan import Plan, PlannedProgram
 from jaxmem.report.plan_data import (
   Budget,
@@ -29,6 +30,7 @@ __all__ = [
   "Frontier",
   "HostTraffic",
   "LimitShare",
+  "PeakRow",
   "Plan",
   "PlannedProgram",
   "Point",
@@ -39,6 +41,7 @@ __all__ = [
   "communication_of",
   "donation",
   "layout",
+  "peak_rows",
   "plan_html",
   "read_fields",
   "replicated",

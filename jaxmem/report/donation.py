@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from jaxmem_hlo.module import Module, shapes
@@ -87,7 +88,9 @@ class _Input(_Array):
 
 
 def advise(
-  module: Module, signature: Signature | None = None
+  module: Module,
+  signature: Signature | None = None,
+  names: Mapping[str, str] = types.MappingProxyType({}),
 ) -> tuple[DonationAdvice, ...]:
   """Says of every array that a step takes what donation does or could do.
 
@@ -96,6 +99,7 @@ def advise(
     signature: What the function takes and returns. Without it, and where it
       does not agree with the module, arrays have the names that the module
       knows, and what the user donated in vain is not told from the rest.
+    names: What the module calls an array -> a better name, if there is one.
 
   Returns:
     One entry for each array, in the order in which the function takes them.
@@ -103,7 +107,7 @@ def advise(
   """
   arguments = _arguments(module, signature)
   if arguments is None:
-    arguments, signature = _unknown_arguments(module), None
+    arguments, signature = _unknown_arguments(module, names), None
   kept = [a for a in arguments if a.is_kept]
   inputs = _inputs(module, kept)
   outputs = _outputs(module, signature)
@@ -149,10 +153,12 @@ def _arguments(
   ]
 
 
-def _unknown_arguments(module: Module) -> list[Argument]:
+def _unknown_arguments(
+  module: Module, names: Mapping[str, str]
+) -> list[Argument]:
   return [
     Argument(
-      group=name or f"argument {i}",
+      group=names.get(name, name) or f"argument {i}",
       place=None,
       path="",
       aval="",

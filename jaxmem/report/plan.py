@@ -10,7 +10,8 @@ from typing import Protocol
 from jaxmem_hlo.replay import ReplayReport
 
 from jaxmem import units
-from jaxmem.report import plan_json, plan_page, plan_text
+from jaxmem.report import explain, plan_json, plan_page, plan_text
+from jaxmem.report.explain import Explanation
 from jaxmem.report.frontier import Frontier
 from jaxmem.report.layout import Layout
 from jaxmem.report.plan_data import PlanData
@@ -47,6 +48,16 @@ class Plan(PlanData):
 
   def __str__(self) -> str:
     return plan_text.summary(self)
+
+  def explain(self, frontier: Frontier | None = None) -> Explanation:
+    """Says where the bytes at the peak come from, and what would save some.
+
+    By kind, by module, by source line and by argument; print what it returns.
+
+    Args:
+      frontier: What `frontier` returned, to be told what limits would save.
+    """
+    return explain.explain(self, frontier)
 
   def verify(self) -> ReplayReport:
     """Proves the plan against XLA's real buffer assignment.

@@ -8,6 +8,7 @@ from typing import Literal
 from jaxmem.report.communication import Communication, Replicated
 from jaxmem.report.donation import DonationAdvice
 from jaxmem.report.layout import Layout, PlannedBuffer
+from jaxmem.report.peak import PeakRow
 
 Status = Literal["optimal", "feasible", "baseline"]
 
@@ -137,6 +138,8 @@ class PlanData:
       arrays that are divided otherwise.
     order: Names of the entry's instructions in execution order.
     donation: What donating each array does, or could do.
+    peak: What the bytes of the whole program are when most are in use; they add
+      up to `total_bytes`.
     before: The buffers under XLA's own order.
     after: The buffers under the plan.
   """
@@ -170,6 +173,7 @@ class PlanData:
   resharded: tuple[PlannedBuffer, ...]
   order: tuple[str, ...]
   donation: tuple[DonationAdvice, ...]
+  peak: tuple[PeakRow, ...]
   before: Layout
   after: Layout
 

@@ -11,7 +11,7 @@ from typing import Any
 from jaxmem.report.plan_data import PlanData
 
 # Raised when the fields or their meanings change.
-_FORMAT_NUMBER = 6
+_FORMAT_NUMBER = 7
 
 
 def to_json(plan: PlanData) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jaxmem_hlo.module import Module
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,52 @@ def read(
     arguments=tuple(arguments),
     output_paths=tuple(jax.tree_util.keystr(path) for path, _ in outputs),
     output_avals=tuple(_aval(info) for _, info in outputs),
+  )
+
+
+def argument_names(
+  module: Module,
+  fun: Callable[..., Any],
+  args: Sequence[Any],
+  kwargs: Mapping[str, Any],
+) -> dict[str, str]:
+  """Returns the paths of arguments that a wrapper of `jax.jit` hid from jax.
+
+  Flax's `nnx.jit` and Equinox's `filter_jit` pass flat lists to jax, in the
+  order of the arrays in their own arguments.
+
+  Args:
+    module: Of the compiled function.
+    fun: What the user called.
+    args: What it was called with.
+    kwargs: Its keyword arguments.
+
+  Returns:
+    A name in the module -> the path that the user would write; empty where the
+    two lists are not alike.
+  """
+  leaves, _ = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
+  arrays = [(p, x) for p, x in leaves if hasattr(x, "shape")]
+  given = module.entry.parameters
+  if len(given) != len(arrays) or not all(
+    _is_part(parameter.shape.dimensions, x.shape)
+    for parameter, (_, x) in zip(given, arrays, strict=True)
+  ):
+    return {}
+  places = _places(fun, {}, len(args))
+  names: dict[str, str] = {}
+  for parameter, (path, _) in zip(given, arrays, strict=True):
+    first: Any = path[1]
+    group = first.key if path[0].idx else places[first.idx][1]
+    old = parameter.proto.metadata.op_name.replace("\\'", "'")
+    names[old] = group + jax.tree_util.keystr(path[2:]).removesuffix(".value")
+  return names
+
+
+def _is_part(local: Sequence[int], whole: Sequence[int]) -> bool:
+  """Whether one device's part of an array has these dimensions."""
+  return len(local) == len(whole) and all(
+    a == b or (a and b % a == 0) for a, b in zip(local, whole, strict=True)
   )
 
 

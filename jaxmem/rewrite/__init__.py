@@ -4,6 +4,7 @@ from jaxmem.rewrite import edits, fusion_parts, recompute_rules
 from jaxmem.rewrite.edit_schedule import apply_edits
 from jaxmem.rewrite.edits import Edits
 from jaxmem.rewrite.host_copies import fetch_arguments
+from jaxmem.rewrite.latest_producers import SUFFIX
 from jaxmem.rewrite.recompute_rules import (
   RecomputeError,
   RecomputeRules,
@@ -12,6 +13,7 @@ from jaxmem.rewrite.recompute_rules import (
 from jaxmem.rewrite.removable_copies import Copies, find_copies
 
 __all__ = [
+  "SUFFIX",
   "Copies",
   "Edits",
   "RecomputeError",

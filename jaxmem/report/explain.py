@@ -1,0 +1,86 @@
+"""What a plan's bytes are at its peak, and what would make them fewer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxmem import units
+from jaxmem.report import peak_tree
+from jaxmem.report.explain_html import explanation_html
+from jaxmem.report.frontier import Frontier
+from jaxmem.report.hints import hints
+from jaxmem.report.peak_tree import Node
+from jaxmem.report.plan_data import PlanData
+
+# Of what is printed: how many levels each tree shows, of how many rows, and
+# from which share of the whole on.
+_DEPTH = {"kind": 2, "module": 3, "line": 2, "argument": 2}
+_MAX_ROWS = 6
+_MIN_SHARE = 0.01
+_MIN_SHARE_OF_REST = 0.0005
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Explanation:
+  """Where the bytes at the peak come from. Print it, or show it in a notebook.
+
+  Each tree holds all the bytes of the whole program.
+
+  Attributes:
+    name: The function's name.
+    target: The device planned for.
+    trees: "kind", "module", "line" and "argument" -> the tree.
+    hints: What would make the peak lower, a line each.
+  """
+
+  name: str
+  target: str
+  trees: dict[str, Node]
+  hints: tuple[str, ...]
+
+  @property
+  def total_bytes(self) -> int:
+    """Device bytes of one execution."""
+    return self.trees["kind"].size_bytes
+
+  def __str__(self) -> str:
+    total = units.format_bytes(self.total_bytes)
+    lines = [f"{self.name} on {self.target}: {total} at the peak"]
+    for by, node in self.trees.items():
+      top = peak_tree.shallow(node, _DEPTH[by], _MAX_ROWS, _MIN_SHARE)
+      lines += [f"  by {by}", *self._lines(top, 0)]
+    if self.hints:
+      lines += ["  what would shrink it", *(f"    {h}" for h in self.hints)]
+    return "\n".join(lines)
+
+  def _lines(self, node: Node, depth: int) -> list[str]:
+    lines = []
+    for child in node.children:
+      if child.size_bytes < _MIN_SHARE_OF_REST * self.total_bytes and lines:
+        continue
+      size = units.format_bytes(child.size_bytes)
+      share = 100 * child.size_bytes / max(1, self.total_bytes)
+      lines.append(f"  {size:>10} {share:5.1f} %  {'  ' * depth}{child.name}")
+      lines += self._lines(child, depth + 1)
+    return lines
+
+  def _repr_html_(self) -> str:
+    return explanation_html(self.trees, self.hints)
+
+
+def explain(plan: PlanData, frontier: Frontier | None = None) -> Explanation:
+  """Says where a plan's bytes at the peak come from.
+
+  Args:
+    plan: The plan.
+    frontier: What limits would cost, if that was planned; it is told, too.
+  """
+  where = peak_tree.paths(plan.peak)
+  return Explanation(
+    name=plan.name,
+    target=plan.target,
+    trees={
+      by: peak_tree.tree(by, plan.peak, each) for by, each in where.items()
+    },
+    hints=hints(plan, frontier),
+  )
