@@ -11,7 +11,7 @@ from jaxmem.entry import MemoryLimit
 from jaxmem.errors import InfeasibleError
 from jaxmem.options import Options
 from jaxmem.planning import Request
-from jaxmem.report import LimitShare, Plan, Progress
+from jaxmem.report import LimitShare, Plan, Progress, batch_fragment
 from jaxmem.step_planner import StepPlanner
 
 # (step, args) or (step, args, jit_kwargs).
@@ -44,6 +44,9 @@ class BatchPlan:
     return (
       f"largest batch {self.batch} (smallest programs {tried})\n{self.plan}"
     )
+
+  def _repr_html_(self) -> str:
+    return batch_fragment(self.batch, self.plan, self.smallest_bytes)
 
 
 def max_batch(

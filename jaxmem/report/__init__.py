@@ -10,6 +10,7 @@ from jaxmem.report.communication import (
   resharded,
 )
 from jaxmem.report.frontier import Frontier, Point
+from jaxmem.report.notebook import batch_fragment
 from jaxmem.report.peak import PeakRow, peak_rows
 from jaxmem.report.plan import Plan, PlannedProgram
 from jaxmem.report.plan_data import (
@@ -38,6 +39,7 @@ __all__ = [
   "Replicated",
   "Status",
   "Table",
+  "batch_fragment",
   "communication_of",
   "donation",
   "layout",

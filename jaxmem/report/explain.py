@@ -64,8 +64,12 @@ class Explanation:
       lines += self._lines(child, depth + 1)
     return lines
 
-  def _repr_html_(self) -> str:
+  def to_html(self) -> str:
+    """Returns a part of a page, which needs neither script nor network."""
     return explanation_html(self.trees, self.hints)
+
+  def _repr_html_(self) -> str:
+    return self.to_html()
 
 
 def explain(plan: PlanData, frontier: Frontier | None = None) -> Explanation:

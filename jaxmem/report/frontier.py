@@ -78,6 +78,13 @@ class Frontier:
     """Serializes the frontier."""
     return json.dumps(dataclasses.asdict(self))
 
+  def _repr_html_(self) -> str:
+    return (
+      f"<style>{_STYLE}</style><div class=jaxmem-frontier>"
+      f"<p><strong>{html.escape(self.name)} on {html.escape(self.target)}"
+      f"</strong></p>{_drawing(self)}<pre>{html.escape(str(self))}</pre></div>"
+    )
+
   def save_html(self, path: str | os.PathLike[str]) -> None:
     """Writes a page that draws extra time against bytes, and exposed time.
 
@@ -87,6 +94,12 @@ class Frontier:
       file.write(_page(self))
 
 
+# Text has the colour of the page around it, which may be light or dark.
+_STYLE = (
+  ".jaxmem-frontier svg{width:100%;max-width:46rem;height:auto}"
+  ".jaxmem-frontier text{font:12px system-ui,sans-serif;fill:currentColor}"
+  ".jaxmem-frontier pre{overflow-x:auto}"
+)
 _WIDTH, _HEIGHT, _MARGIN = 720, 400, 60
 _STROKES = {
   "extra": 'stroke="#2563eb" stroke-width=2',
@@ -100,11 +113,12 @@ def _page(frontier: Frontier) -> str:
     "<!doctype html>\n<html lang=en><meta charset=utf-8>\n"
     '<meta name=viewport content="width=device-width, initial-scale=1">\n'
     f"<title>{name}: memory against time</title>\n"
+    "<meta name=color-scheme content='light dark'>\n"
     "<style>body{font:15px/1.5 system-ui,sans-serif;margin:1rem auto;"
-    "max-width:46rem;padding:0 1rem}svg{width:100%;height:auto}"
-    "text{font-size:12px;fill:#444}pre{overflow-x:auto}</style>\n"
+    f"max-width:46rem;padding:0 1rem}}{_STYLE}</style>\n"
     f"<h1>{name} on {html.escape(frontier.target)}</h1>\n"
-    f"{_drawing(frontier)}\n<pre>{html.escape(str(frontier))}</pre>\n</html>\n"
+    f"<div class=jaxmem-frontier>{_drawing(frontier)}\n"
+    f"<pre>{html.escape(str(frontier))}</pre></div>\n</html>\n"
   )
 
 

@@ -10,7 +10,13 @@ from typing import Protocol
 from jaxmem_hlo.replay import ReplayReport
 
 from jaxmem import units
-from jaxmem.report import explain, plan_json, plan_page, plan_text
+from jaxmem.report import (
+  explain,
+  notebook,
+  plan_json,
+  plan_page,
+  plan_text,
+)
 from jaxmem.report.explain import Explanation
 from jaxmem.report.frontier import Frontier
 from jaxmem.report.layout import Layout
@@ -48,6 +54,9 @@ class Plan(PlanData):
 
   def __str__(self) -> str:
     return plan_text.summary(self)
+
+  def _repr_html_(self) -> str:
+    return notebook.plan_fragment(self)
 
   def explain(self, frontier: Frontier | None = None) -> Explanation:
     """Says where the bytes at the peak come from, and what would save some.
@@ -124,7 +133,7 @@ class Plan(PlanData):
       file.write(self.to_json())
 
   def save_html(self, path: str | os.PathLike[str]) -> None:
-    """Writes a page that shows all buffers, before and after.
+    """Writes a page that shows all buffers, before and after, and the peak.
 
     It opens from disk in any browser and needs no network.
     """
@@ -134,6 +143,7 @@ class Plan(PlanData):
       self.after,
       lower_bound_bytes=self.lower_bound_bytes,
       facts=plan_text.facts(self),
+      explanation=self.explain().to_html(),
     )
     with open(path, "w", encoding="utf-8") as file:
       file.write(page)

@@ -4,6 +4,7 @@
 which bands. `timeline.render_html` draws them, and knows nothing of plans.
 """
 
+import string
 from collections.abc import Sequence
 
 from jaxmem.report.layout import Layout, PlannedBuffer, live_bytes
@@ -12,6 +13,10 @@ from jaxmem.report.timeline import Arena, Rectangle, Table, render_html
 # A slot that holds an argument and the output that follows it has two values;
 # it is drawn when something else moves in between.
 _MIN_SLOT_VALUES = 3
+_PEAK = string.Template(
+  '<section class="list" aria-labelledby="peak-title">'
+  '<h2 id="peak-title">What the bytes at the peak are</h2>$trees</section>'
+)
 
 
 def plan_html(
@@ -22,6 +27,7 @@ def plan_html(
   lower_bound_bytes: int,
   facts: Sequence[tuple[str, str]],
   table: Table | None = None,
+  explanation: str = "",
 ) -> str:
   """Returns a page that shows a plan beside XLA's own.
 
@@ -32,6 +38,8 @@ def plan_html(
     lower_bound_bytes: No order of the program has smaller temporaries.
     facts: Pairs of a label and a value, shown above the picture.
     table: Shown above the facts, if there is one.
+    explanation: HTML that says what the bytes at the peak are; shown below the
+      picture.
   """
   slots = _shared_slots(before) | _shared_slots(after)
   return render_html(
@@ -44,6 +52,7 @@ def plan_html(
     lower_bound_bytes=lower_bound_bytes,
     facts=facts,
     table=table,
+    below=_PEAK.substitute(trees=explanation) if explanation else "",
   )
 
 

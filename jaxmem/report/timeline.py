@@ -132,6 +132,7 @@ def render_html(
   lower_bound_bytes: int | None,
   facts: Sequence[tuple[str, str]] = (),
   table: Table | None = None,
+  below: str = "",
 ) -> str:
   """Returns the page, UTF-8 text that loads no other files.
 
@@ -146,6 +147,7 @@ def render_html(
       over the live bytes of both sides. None if unknown.
     facts: Pairs of a label and a value, shown in this order above the picture.
     table: Shown above the picture and the facts, if there is one.
+    below: HTML, shown as it is below the picture.
   """
   data = _encode((before, after), lower_bound_bytes)
   return string.Template(_read("timeline.html")).substitute(
@@ -156,6 +158,7 @@ def render_html(
       f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>"
       for label, value in facts
     ),
+    below=below,
     style=_read("timeline.css"),
     script="\n".join(_read(name) for name in _SCRIPTS),
     data=_script_safe(json.dumps(data, separators=(",", ":"))),

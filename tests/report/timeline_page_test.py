@@ -17,6 +17,8 @@ from absl.testing import absltest, parameterized
 
 from jaxmem import units
 from jaxmem.report import timeline
+from jaxmem.report.explain_html import explanation_html
+from jaxmem.report.peak_tree import Node
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _FLAGS = (
@@ -363,6 +365,29 @@ class BrowserTest(parameterized.TestCase):
     first, second = seen["boxes"]
     self.assertEqual(first[0], second[0])
     self.assertLess(first[2], second[1])
+
+  def test_the_trees_of_the_peak_open_without_a_script(self):
+    inner = Node(name="<b>Dense_0</b>", size_bytes=6 * cases.MIB)
+    block = Node(name="Block_0", size_bytes=9 * cases.MIB, children=(inner,))
+    whole = Node(name="module", size_bytes=9 * cases.MIB, children=(block,))
+    trees = {"module": whole, "line": whole}
+    seen = self._observe(
+      cases.render(below=explanation_html(trees, ["donate_argnums=(0,)"])),
+      {
+        "open": "[...document.querySelectorAll('.trees>details')]"
+        ".map(d => d.open)",
+        "height": "row.getBoundingClientRect().height",
+        "name": "row.innerText",
+        "hint": "document.querySelector('.jaxmem li').innerText",
+      },
+      "const row = document.querySelector('.trees .leaf');"
+      "row.closest('details').querySelector('summary').click();",
+    )
+    self.assertEqual(seen["open"], [True, False])
+    self.assertGreater(seen["height"], 0)
+    self.assertIn("66.7 %", seen["name"])
+    self.assertIn("<b>Dense_0</b>", seen["name"])
+    self.assertEqual(seen["hint"], "donate_argnums=(0,)")
 
 
 if __name__ == "__main__":
