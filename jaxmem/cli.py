@@ -8,8 +8,9 @@ Exit codes:
   1: It does not fit: no plan the memory limit, or no placement the capacity.
     Also if the demo's outputs differ.
   2: The command was wrong; one line on stderr says how.
-  3: It failed: the factory or the step raised an error, or jaxmem did. The
-    traceback is on stderr.
+  3: The factory or the step raised an error; the traceback is on stderr.
+  4: The step fits, but takes more than `check` allows it to have grown.
+  5: jaxmem failed, or XLA did; the traceback is on stderr.
 
 `run` ends as its script does.
 """
@@ -23,13 +24,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxmem.factories import FactoryStep, UsageError, load
+from jaxmem import exit_codes, plan_commands
+from jaxmem.factories import FactoryStep, StepFailedError, UsageError, load
+from jaxmem.plan_commands import stay_on_cpu, write
 from jaxmem.version import __version__
-
-_EXIT_DOES_NOT_FIT = 1
-_EXIT_WRONG_COMMAND = 2
-_EXIT_FAILED = 3
-# Keywords that jaxmem.jit has and jax.jit has not: options say them here.
 
 
 class _CommandParser(argparse.ArgumentParser):
@@ -70,14 +68,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return options.run(options)
   except UsageError as error:
     print(f"{parser.prog}: error: {error}", file=sys.stderr)
-    return _EXIT_WRONG_COMMAND
+    return exit_codes.WRONG_COMMAND
   except BrokenPipeError:  # As in `python -m jaxmem plan ... | head`.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return _EXIT_FAILED
-  except Exception:
+    return exit_codes.JAXMEM_FAILED
+  except StepFailedError as failed:
     # Left to itself, Python would exit with 1: "it does not fit".
+    traceback.print_exception(failed.__cause__)
+    return exit_codes.STEP_FAILED
+  except Exception:
     traceback.print_exc()
-    return _EXIT_FAILED
+    return exit_codes.JAXMEM_FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,7 +94,13 @@ def _parser() -> argparse.ArgumentParser:
   )
   for name, define, text in (
     ("run", _add_run, "run a script as it is, with its steps planned"),
-    ("plan", _add_plan, "plan a step and print the plan"),
+    ("plan", plan_commands.add_plan, "plan a step and print the plan"),
+    (
+      "check",
+      plan_commands.add_check,
+      "plan a step and fail if it grew since a saved plan",
+    ),
+    ("diff", plan_commands.add_diff, "say what grew between two saved plans"),
     ("place", _add_place, "place buffers of a CSV file in an arena"),
     (
       "memcost",
@@ -110,55 +117,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
   from jaxmem.script import add_run
 
   add_run(parser)
-
-
-def _add_plan(parser: argparse.ArgumentParser) -> None:
-  parser.description = (
-    "Compiles a step twice, with XLA's own order and with jaxmem's, and prints"
-    " what was saved. Runs nothing on the device."
-  )
-  parser.add_argument(
-    "factory",
-    metavar="pkg.module:factory",
-    help="a function of nothing, or of --devices, that returns (step, args) or"
-    " (step, args, jit_kwargs); the step may be jitted, args be shapes",
-  )
-  parser.add_argument(
-    "--target",
-    help="h200, h100, a100-80, cpu, or the path of a GpuTargetConfigProto text;"
-    " default: the device that jax would use",
-  )
-  parser.add_argument(
-    "--devices",
-    type=int,
-    metavar="N",
-    help="plan for N such devices on a host, which the factory is given",
-  )
-  parser.add_argument(
-    "--hosts", type=int, default=1, help="how many hosts of N devices"
-  )
-  parser.add_argument(
-    "--memory-limit",
-    metavar="SIZE",
-    help="make the whole step fit, or fail: 24GiB, 80%% of what jax takes of"
-    " the target's memory, or auto: all that is free",
-  )
-  parser.add_argument(
-    "--frontier",
-    nargs="?",
-    const="",
-    metavar="PATH",
-    help="print what smaller and smaller byte limits would cost in time; with a"
-    " path, also draw it there as a page",
-  )
-  parser.add_argument(
-    "--effort", choices=("fast", "normal", "prove"), default="normal"
-  )
-  parser.add_argument("--json", metavar="PATH", help="write the plan as JSON")
-  parser.add_argument(
-    "--html", metavar="PATH", help="write a page that draws every buffer"
-  )
-  parser.set_defaults(run=_run_plan)
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -206,7 +164,7 @@ def _run_place(options: argparse.Namespace) -> int:
     solution = placement.place(problem, options.capacity)
   except placement.InfeasiblePlacementError as error:
     print(error, file=sys.stderr)
-    return _EXIT_DOES_NOT_FIT
+    return exit_codes.DOES_NOT_FIT
   except ValueError as error:
     raise UsageError(f"{options.problem}: {error}") from error
   print(
@@ -224,7 +182,7 @@ def _run_place(options: argparse.Namespace) -> int:
       " impossible",
       file=sys.stderr,
     )
-  return 0 if fits else _EXIT_DOES_NOT_FIT
+  return 0 if fits else exit_codes.DOES_NOT_FIT
 
 
 def _run_pools(options: argparse.Namespace) -> int:
@@ -250,96 +208,15 @@ def _run_pools(options: argparse.Namespace) -> int:
 
 
 def _run_demo(options: argparse.Namespace) -> int:
-  _stay_on_cpu()
+  stay_on_cpu()
   from jaxmem.demo import main as demo
 
   return demo.run(quick=options.quick)
 
 
-def _run_plan(options: argparse.Namespace) -> int:
-  import jaxmem
-
-  _check_target(options.target, options.memory_limit)
-  step = load(options.factory, *_described(options))
-  try:
-    plan = jaxmem.plan(
-      step.function,
-      *step.args,
-      target=options.target,
-      memory_limit=options.memory_limit,
-      options=jaxmem.Options(effort=options.effort),
-      **step.jit_kwargs,
-    )
-  except jaxmem.InfeasibleError as error:
-    print(error, file=sys.stderr)
-    return _EXIT_DOES_NOT_FIT
-  print(plan)
-  if options.json is not None:
-    _write(options.json, plan.save)
-  if options.html is not None:
-    _write(options.html, plan.save_html)
-  if options.frontier is not None:
-    frontier = plan.frontier()
-    print(frontier)
-    if options.frontier:
-      _write(options.frontier, frontier.save_html)
-  return 0
-
-
-def _described(options: argparse.Namespace) -> list[Any]:
-  """Returns what the factory is given: the described devices, if any."""
-  if options.devices is None:
-    return []
-  from jaxmem import targets
-
-  try:
-    return [
-      targets.devices(
-        options.target, hosts=options.hosts, per_host=options.devices
-      )
-    ]
-  except ValueError as error:
-    raise UsageError(error) from error
-
-
-def _check_target(name: str | None, memory_limit: str | None) -> None:
-  """Checks the options that jax is not needed for, then prepares jax."""
-  from jaxmem import targets, units
-
-  try:
-    target = None if name is None else targets.get(name)
-    if memory_limit is not None:
-      units.check_limit(memory_limit)
-      targets.pool_fraction()
-  except ValueError as error:
-    raise UsageError(error) from error
-  if target is None:
-    return
-  _stay_on_cpu()
-  if target.platform == "cuda":
-    try:
-      target.topology()
-    except (RuntimeError, ValueError) as error:
-      raise UsageError(error) from error
-
-
-def _stay_on_cpu() -> None:
-  """Keeps jax off any accelerator, unless the user chose a platform."""
-  import jax
-
-  if "JAX_PLATFORMS" not in os.environ:
-    # The variable is for child processes; jax has read it by now.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    jax.config.update("jax_platforms", "cpu")
-  if os.environ["JAX_PLATFORMS"] == "cpu":
-    # The CUDA plugin only compiles here, which takes none of NVIDIA's
-    # libraries; without this it would complain that they are missing.
-    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
-
-
 def _load_on_cpu(path: str) -> FactoryStep:
   """Loads a factory for a command that only traces its step."""
-  _stay_on_cpu()
+  stay_on_cpu()
   step = load(path)
   if hasattr(step.function, "lower"):
     raise UsageError(
@@ -347,13 +224,6 @@ def _load_on_cpu(path: str) -> FactoryStep:
       " jit's keywords as the third element"
     )
   return step
-
-
-def _write(path: str, save: Callable[[str], None]) -> None:
-  try:
-    save(path)
-  except OSError as error:
-    raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _read(path: str) -> str:
@@ -369,4 +239,4 @@ def _save(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
       file.write(text)
 
-  _write(path, save)
+  write(path, save)

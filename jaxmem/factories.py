@@ -16,6 +16,10 @@ class UsageError(Exception):
   """What the user asked for cannot be done; the message is one line."""
 
 
+class StepFailedError(Exception):
+  """The factory or the step raised an error, which is this one's cause."""
+
+
 class FactoryStep(NamedTuple):
   """What a factory returned."""
 
@@ -33,6 +37,7 @@ def load(path: str, *given: Any) -> FactoryStep:
 
   Raises:
     UsageError: If there is no such factory, or it returns something else.
+    StepFailedError: If its module or the factory itself raises an error.
   """
   module_name, _, name = path.partition(":")
   is_module = all(part.isidentifier() for part in module_name.split("."))
@@ -51,13 +56,19 @@ def load(path: str, *given: Any) -> FactoryStep:
       f"cannot import {module_name}: {error}; modules are looked for as in"
       f" python -c 'import {module_name}'"
     ) from error
+  except Exception as error:
+    raise StepFailedError from error
   for part in name.split("."):
     if not hasattr(found, part):
       raise UsageError(f"{module_name} has no attribute {name!r}")
     found = getattr(found, part)
   if not callable(found):
     raise UsageError(f"{path} must be a function, got {found!r}")
-  return _checked(path, found(*given))
+  try:
+    returned = found(*given)
+  except Exception as error:
+    raise StepFailedError from error
+  return _checked(path, returned)
 
 
 def _checked(path: str, returned: Any) -> FactoryStep:

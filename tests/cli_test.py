@@ -1,17 +1,17 @@
-import contextlib
-import io
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 from absl.testing import absltest, parameterized
+from commands import run
 
 import jaxmem
-from jaxmem import cli
+from jaxmem import step_planner
 
 _ARGS = (jax.ShapeDtypeStruct((32, 32), jnp.float32),) * 2
 
@@ -68,15 +68,11 @@ def make_untraceable():
   return lambda weights, x: weights.no_such_attribute, _ARGS
 
 
+def make_untraceable_jitted():
+  return jax.jit(make_untraceable()[0]), _ARGS
+
+
 not_a_function = 3
-
-
-def run(*argv: str) -> tuple[int, str, str]:
-  """Returns the exit code, stdout and stderr of a command."""
-  out, err = io.StringIO(), io.StringIO()
-  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-    code = cli.main(argv)
-  return code, out.getvalue(), err.getvalue()
 
 
 class PlanTest(parameterized.TestCase):
@@ -153,12 +149,21 @@ class PlanTest(parameterized.TestCase):
   @parameterized.parameters(
     ("make_broken", "no such weights"),
     ("make_untraceable", "no_such_attribute"),
+    ("make_untraceable_jitted", "no_such_attribute"),
   )
   def test_what_fails_is_not_what_does_not_fit(self, factory, message):
     code, out, err = run("plan", f"{__name__}:{factory}")
     self.assertEqual((code, out), (3, ""))
     self.assertIn("Traceback", err)
     self.assertIn(message, err)
+
+  def test_what_fails_in_jaxmem_is_not_the_steps_fault(self):
+    with mock.patch.object(
+      step_planner.StepPlanner, "plan", side_effect=RuntimeError("a fault")
+    ):
+      code, out, err = run("plan", f"{__name__}:make_jitted")
+    self.assertEqual((code, out), (5, ""))
+    self.assertIn("a fault", err)
 
   def test_frontier(self):
     page = os.path.join(self._folder(), "frontier.html")
@@ -193,6 +198,8 @@ class MainTest(parameterized.TestCase):
   @parameterized.parameters(
     ("run", "--only"),
     ("plan", "--memory-limit"),
+    ("check", "--max-growth"),
+    ("diff", "AFTER.json"),
     ("place", "--capacity"),
     ("memcost", "--coarse"),
     ("demo", "--quick"),

@@ -12,7 +12,7 @@ from jaxmem.report.peak import AFTERWARDS, PACKING, PeakRow
 
 _WITHOUT_PLACE = (PACKING, AFTERWARDS)
 # No path is longer; what is deep in loops of libraries is one node below that.
-_MAX_DEPTH = 64
+MAX_DEPTH = 64
 _LINE = re.compile(r"(.*):(\d+)")
 
 
@@ -70,7 +70,7 @@ def _grown(
 ) -> Node:
   groups: dict[str, list[tuple[Path, PeakRow]]] = {}
   for path, row in found:
-    if len(path) > depth and depth < _MAX_DEPTH:
+    if len(path) > depth and depth < MAX_DEPTH:
       groups.setdefault(path[depth], []).append((path, row))
   inside = sum(map(len, groups.values()))
   own = [each for each in found if len(each[0]) <= depth] if inside else []
@@ -78,7 +78,7 @@ def _grown(
     # What is of the module itself, not of one in it.
     groups["(itself)"] = own
   children = [
-    _grown(key, group, _MAX_DEPTH if group is own else depth + 1, slash)
+    _grown(key, group, MAX_DEPTH if group is own else depth + 1, slash)
     for key, group in groups.items()
   ]
   size_bytes = sum(row.size_bytes for _, row in found)

@@ -13,6 +13,7 @@ from jaxmem import units
 from jaxmem.report import (
   explain,
   notebook,
+  plan_diff,
   plan_json,
   plan_page,
   plan_text,
@@ -21,6 +22,7 @@ from jaxmem.report.explain import Explanation
 from jaxmem.report.frontier import Frontier
 from jaxmem.report.layout import Layout
 from jaxmem.report.plan_data import PlanData
+from jaxmem.report.plan_diff import PlanDiff
 
 
 class PlannedProgram(Protocol):
@@ -67,6 +69,14 @@ class Plan(PlanData):
       frontier: What `frontier` returned, to be told what limits would save.
     """
     return explain.explain(self, frontier)
+
+  def diff(self, baseline: Plan) -> PlanDiff:
+    """Says what grew and what shrank at the peak since another plan.
+
+    Args:
+      baseline: The other plan, which may have been read from a file.
+    """
+    return plan_diff.diff(baseline, self)
 
   def verify(self) -> ReplayReport:
     """Proves the plan against XLA's real buffer assignment.

@@ -35,16 +35,18 @@ def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
   """
   try:
     record = json.loads(text)
-    if (
-      not isinstance(record, dict)
-      or record.pop("format", None) != _FORMAT_NUMBER
-    ):
-      raise ValueError("it has no format number, or an unknown one")
+    number = record.pop("format", None) if isinstance(record, dict) else None
+    if number != _FORMAT_NUMBER:
+      raise ValueError(
+        f"its format is {number}, not {_FORMAT_NUMBER}"
+        if type(number) is int
+        else "it has no format number"
+      )
     return plan_class(**read_fields(PlanData, record))
   except (RecursionError, ValueError) as error:
     raise ValueError(
-      f"Not a plan written by Plan.to_json: {error}. Write it anew with this"
-      " version of jaxmem."
+      f"Not a plan written by Plan.to_json: {error}. Plan the step again with"
+      " this version of jaxmem."
     ) from error
 
 

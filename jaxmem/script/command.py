@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from jaxmem import units
+from jaxmem import exit_codes, units
 from jaxmem.options import Options
 from jaxmem.script.at_import import when_imported
 from jaxmem.script.script import Script
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
   from jaxmem.entry import CompileRecord, Enabled
   from jaxmem.planning import Decision, PlannedModule
   from jaxmem.script.pictures import Facts, Pictures
-
-# As cli.py says: the command was wrong; jaxmem failed.
-_EXIT_WRONG_COMMAND = 2
-_EXIT_FAILED = 3
 
 _DESCRIPTION = """\
 Runs a script or module unchanged, with every compile of it planned, whoever
@@ -109,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
     return _Run(options).run()
   except ValueError as error:
     print(f"jaxmem run: error: {error}", file=sys.stderr)
-    return _EXIT_WRONG_COMMAND
+    return exit_codes.WRONG_COMMAND
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -259,14 +255,14 @@ class _Run:
   def _exit_code(self, ending: BaseException | None) -> int:
     """Returns the exit code, or raises what Python makes it of itself."""
     if self._stop is not None:
-      return _EXIT_FAILED if self._stop.figures is None else 0
+      return exit_codes.JAXMEM_FAILED if self._stop.figures is None else 0
     if isinstance(ending, SystemExit | KeyboardInterrupt):
       raise ending
     if ending is not None:
       return 1
     if self._options.plan_only:
       self._print("jaxmem run: no step was planned, and the script has ended.")
-      return _EXIT_WRONG_COMMAND
+      return exit_codes.WRONG_COMMAND
     return 0
 
 
