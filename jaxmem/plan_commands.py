@@ -38,6 +38,11 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     " path, also draw it there as a page",
   )
   parser.add_argument(
+    "--explain",
+    action="store_true",
+    help="also print where the bytes at the peak come from",
+  )
+  parser.add_argument(
     "--html", metavar="PATH", help="write a page that draws every buffer"
   )
   parser.set_defaults(run=_run_plan)
@@ -120,11 +125,14 @@ def _run_plan(options: argparse.Namespace) -> int:
   print(plan)
   if options.html is not None:
     write(options.html, plan.save_html)
+  frontier = None
   if options.frontier is not None:
     frontier = plan.frontier()
     print(frontier)
     if options.frontier:
       write(options.frontier, frontier.save_html)
+  if options.explain:
+    print(plan.explain(frontier))
   return 0
 
 

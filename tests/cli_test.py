@@ -165,6 +165,13 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual((code, out), (5, ""))
     self.assertIn("a fault", err)
 
+  def test_explains_the_peak_with_what_limits_cost(self):
+    words = ("plan", f"{__name__}:make_step", "--effort", "fast", "--explain")
+    code, out, err = run(*words)
+    self.assertEqual((code, err), (0, ""))
+    self.assertIn("\n  by argument\n", out)
+    self.assertIn("donate_argnums=(0,)", out.split("what would shrink it")[1])
+
   def test_frontier(self):
     page = os.path.join(self._folder(), "frontier.html")
     code, out, err = run(

@@ -78,7 +78,7 @@ class Arguments:
       if not value.is_tuple_table:
         instruction, index = value.position
         part = self.operations.part(instruction, index)
-        yield _form(value), part
+        yield form(value), part
 
   def _kind(
     self,
@@ -90,10 +90,9 @@ class Arguments:
     path = origins.keys(name)
     if any(_STATISTICS.fullmatch(k) for k in path):
       return "other state"
-    form = _form(value)
+    own = form(value)
     is_state = key in self._analysis.module.donations or any(
-      form == other and part in ("other", "backward")
-      for other, part in returned
+      own == other and part in ("other", "backward") for other, part in returned
     )
     if self.operations.is_differentiated:
       read = self.operations.readers([value])
@@ -128,7 +127,7 @@ class Arguments:
       self._known[key] = ArgumentOrigin(name=name, kind=kind, module=module)
 
 
-def _form(value: Value) -> Any:
+def form(value: Value) -> Any:
   """Returns what an argument and the output that replaces it have in common."""
   instruction, index = value.position
   shape = shapes.subshape(instruction.shape, index)

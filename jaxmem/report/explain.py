@@ -12,9 +12,10 @@ from jaxmem.report.hints import hints
 from jaxmem.report.peak_tree import Node
 from jaxmem.report.plan_data import PlanData
 
-# Of what is printed: how many levels each tree shows, of how many rows, and
-# from which share of the whole on.
-_DEPTH = {"kind": 2, "module": 3, "line": 2, "argument": 2}
+# Of what is printed: how many levels each tree shows, if they are not more
+# lines than that; of how many rows, and from which share of the whole on.
+_DEPTH = {"kind": 2, "module": 3, "line": 2, "argument": 3}
+_MAX_LINES = 24
 _MAX_ROWS = 6
 _MIN_SHARE = 0.01
 _MIN_SHARE_OF_REST = 0.0005
@@ -47,11 +48,16 @@ class Explanation:
     total = units.format_bytes(self.total_bytes)
     lines = [f"{self.name} on {self.target}: {total} at the peak"]
     for by, node in self.trees.items():
-      top = peak_tree.shallow(node, _DEPTH[by], _MAX_ROWS, _MIN_SHARE)
-      lines += [f"  by {by}", *self._lines(top, 0)]
+      lines += [f"  by {by}", *self._top(node, _DEPTH[by])]
     if self.hints:
       lines += ["  what would shrink it", *(f"    {h}" for h in self.hints)]
     return "\n".join(lines)
+
+  def _top(self, node: Node, depth: int) -> list[str]:
+    top = peak_tree.shallow(node, depth, _MAX_ROWS, _MIN_SHARE)
+    lines = self._lines(top, 0)
+    is_long = len(lines) > _MAX_LINES and depth > 1
+    return self._top(node, depth - 1) if is_long else lines
 
   def _lines(self, node: Node, depth: int) -> list[str]:
     lines = []

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from jaxmem_hlo.buffers import Dataflow, Use, Value
-from jaxmem_hlo.module import RENAMES, Computation, Instruction, ShapeIndex
+from jaxmem_hlo.module import (
+  RENAMES,
+  Computation,
+  Instruction,
+  ShapeIndex,
+  collective_of,
+)
 
 from jaxmem.report import origins
 
@@ -112,10 +118,17 @@ class Operations:
   def readers(self, values: Iterable[Value]) -> set[origins.Part]:
     """Returns which parts of the program read any of some values.
 
-    Of fusions the operations that read them count, not the others; of copies
-    those that read them.
+    Of fusions the operations that read them count, not the others.
     """
-    found: set[origins.Part] = set()
+    uses = self._uses(values)
+    return {part for use in uses for part in self._parts_reading(use)}
+
+  def _uses(self, values: Iterable[Value]) -> Iterator[Use]:
+    """Yields the reads of some values.
+
+    Behind copies, exchanges with other devices, and operations without a name,
+    reads of what these make.
+    """
     queue = list(values)
     seen = set(queue)
     while queue:
@@ -123,13 +136,17 @@ class Operations:
         reader = use.instruction
         if reader.opcode in RENAMES:
           continue  # Who reads what these pass on is a reader of the value.
-        if self.copied(reader):
-          copies = set(self._trees[reader.id].values()) - seen
-          seen |= copies
-          queue += copies
-        else:
-          found |= self._parts_reading(use)
-    return found
+        passes_on = (
+          self.copied(reader)
+          or collective_of(self._module, reader) is not None
+          or not self._parts_reading(use)
+        )
+        if not passes_on:
+          yield use
+          continue
+        made = set(self._trees[reader.id].values()) - seen
+        seen |= made
+        queue += made
 
   def _parts_reading(self, use: Use) -> set[origins.Part]:
     body = self._fused(use.instruction)
@@ -148,7 +165,7 @@ class Operations:
 
     XLA makes parts of the forward pass again in kernels of the backward one.
     """
-    for use in (use for value in values for use in value.uses):
+    for use in self._uses(values):
       body = self._fused(use.instruction)
       inner = [] if body is None else body.instructions
       for reader in (use.instruction, *inner):

@@ -26,6 +26,8 @@ _JAX = re.compile(
   r"while|body|body_fun|cond|cond_fun|scan|branch_\d+_fun|closed_call|core_call"
   r"|checkpoint|remat\d?|rematted_computation|eval_jaxpr|pjit|jit|shard_map"
   r"|custom_[jv][a-z]+_call(_jaxpr)?|~"
+  # jax.numpy.einsum names itself by its subscripts.
+  r"|.*->.*"
 )
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 
@@ -93,10 +95,14 @@ def module_of(parameter: str) -> tuple[str, ...]:
   """Returns the module that a parameter belongs to, by the parameter's path.
 
   The argument that holds it is left out, and so is what only says that it is a
-  parameter: "state.params['params']['Dense_0']['kernel']" is of Dense_0.
+  parameter: "state.params['params']['Dense_0']['kernel']" is of Dense_0. One
+  that lies beside modules is one itself: "params['tokens']".
   """
+  path = parameter_path(parameter)
+  is_inside = len(keys(parameter)) > 1
+  module = path[:-1] or (path if is_inside else ())
   # Haiku's keys are paths themselves.
-  return tuple(_scopes("/".join(parameter_path(parameter)[:-1]).split("/")))
+  return tuple(_scopes("/".join(module).split("/")))
 
 
 def parameter_path(parameter: str) -> tuple[str, ...]:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxmem_hlo.buffers import BufferAnalysis, Value
-from jaxmem_hlo.module import Instruction, ShapeIndex, collective_of
+from jaxmem_hlo.module import (
+  COLLECTIVES,
+  Instruction,
+  ShapeIndex,
+  collective_of,
+)
 
 from jaxmem.report import origins
-from jaxmem.report.argument_kinds import Arguments
+from jaxmem.report.argument_kinds import Arguments, form
 from jaxmem.rewrite import SUFFIX
 
 # Scopes that say what a layer is, not which.
 _CLASS_SCOPE = "eqx.nn."
 # So many values are asked for the parameter that is nearest to one.
 _MAX_ASKED = 256
+# So many sums stand between a part of a gradient and the optimizer.
+_MAX_SUMS = 2
 # Their operands are many; which one a value comes from is not told.
 _OPAQUE = frozenset({"call", "conditional", "parameter", "while"})
 
@@ -83,6 +90,24 @@ class ValueOrigins:
       return "recomputed"
     return self._kind_by_part(value)
 
+  def _is_summed_up(self, values: Sequence[Value], hops: int) -> bool:
+    """Whether what is read by the optimizer, or returned, is of these values.
+
+    The gradient of a parameter may be a sum of parts, all of the same form.
+    """
+    if any(v.is_live_out for v in values):
+      return True
+    if "other" in self._operations.readers(values):
+      return True
+    sums = {
+      found
+      for value in values
+      for use in value.uses
+      for found in self._analysis.dataflow.trees[use.instruction.id].values()
+      if found not in values and form(found) == form(value)
+    }
+    return bool(sums and hops) and self._is_summed_up(list(sums), hops - 1)
+
   def originals(self, value: Value) -> list[Value]:
     """Returns the values that another only converts, or lays out anew.
 
@@ -112,8 +137,7 @@ class ValueOrigins:
       is_kept = self._operations.is_read_later(values)
       return "residuals" if is_kept else "activations"
     if part == "backward":
-      is_read = "other" in self._operations.readers(values)
-      is_read = is_read or any(v.is_live_out for v in values)
+      is_read = self._is_summed_up(values, _MAX_SUMS)
       return "parameter gradients" if is_read else "activation gradients"
     return "optimizer update"
 
@@ -150,6 +174,19 @@ class ValueOrigins:
         if not value.is_tuple_table:
           yield value
 
+  def _made_of(self, value: Value) -> Iterator[Value]:
+    instruction, index = value.position
+    operands = instruction.operands
+    is_combined = (
+      len(operands) > 1 and index and instruction.opcode in COLLECTIVES
+    )
+    if is_combined and index[-1] < len(operands):
+      # XLA exchanges several arrays at once; each stays one of its own.
+      operand = self._analysis.dataflow.trees[operands[index[-1]]].get(())
+      yield from () if operand is None else (operand,)
+    else:
+      yield from self._operands(instruction)
+
   @functools.cached_property
   def _parameters(self) -> dict[Value, tuple[str, ...]]:
     """Parameters of the model -> their modules."""
@@ -173,7 +210,7 @@ class ValueOrigins:
       read = {
         operand: None
         for value in level
-        for operand in self._operands(value.instruction)
+        for operand in self._made_of(value)
         if operand not in seen
       }
       level = list(read)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import library_steps
 from absl.testing import absltest, parameterized
+from jax.sharding import NamedSharding, PartitionSpec
 
 import jaxmem
 from jaxmem import targets
@@ -94,6 +95,45 @@ class LibrariesTest(parameterized.TestCase):
     self.assertGreater(found["residuals"], library_steps.INNER_BYTES)
 
 
+class ShardedTest(absltest.TestCase):
+  def test_gathered_parameters_are_of_their_layers(self):
+    if not targets.is_available("h200"):
+      self.skipTest("needs jax's CUDA plugin")
+    mesh = jax.make_mesh((8,), ("d",), devices=jaxmem.devices("h200", 8))
+
+    def array(*shape):
+      sharding = NamedSharding(mesh, PartitionSpec("d"))
+      return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+    def step(state, x):
+      def loss(params):
+        y = x
+        for layer in params["layers"]:
+          weights = jax.lax.with_sharding_constraint(
+            layer["w"], NamedSharding(mesh, PartitionSpec())
+          )
+          y = jnp.tanh(y @ weights)
+        return jnp.sum(y**2)
+
+      params, momenta = state["params"], state["momenta"]
+      grads = jax.grad(loss)(params)
+      momenta = jax.tree.map(lambda m, g: 0.9 * m + g, momenta, grads)
+      params = jax.tree.map(lambda p, m: p - 0.1 * m, params, momenta)
+      return {"params": params, "momenta": momenta}
+
+    params = {"layers": [{"w": array(64, 64)} for _ in range(3)]}
+    state = {"params": params, "momenta": params}
+    options = jaxmem.Options(effort="fast")
+    plan = jaxmem.plan(step, state, array(2048, 64), options=options)
+    found = _by_kind(plan)
+    size = 3 * 64 * 64 * 4 // 8
+    self.assertEqual(found["parameters"], size)
+    self.assertEqual(found["optimizer state"], size)
+    self.assertGreater(found["communication"], 0)
+    modules = {r.module for r in plan.peak if r.kind == "residuals"}
+    self.assertLessEqual({("layers", "0"), ("layers", "1")}, modules)
+
+
 class KindsTest(absltest.TestCase):
   def _plan(self, step, *args, **kwargs):
     options = jaxmem.Options(effort="fast")
@@ -174,6 +214,12 @@ class HintsTest(absltest.TestCase):
       self._step, w, x, donate_argnums=0, options=options
     ).explain()
     self.assertNotIn("donate", str(hints))
+
+  def test_what_a_wrapper_hides_from_jax_has_the_users_names(self):
+    for library in ("nnx", "equinox"):
+      rows = [r for r in _plan(library).peak if r.kind == "parameters"]
+      self.assertTrue(all(r.argument.startswith("net.") for r in rows), rows)
+      self.assertIn("net.blocks[", str(_plan(library).donation))
 
   def test_a_cast_argument_is_there_twice(self):
     w, x = jnp.zeros((256, 256)), jnp.zeros((64, 256))

@@ -21,6 +21,7 @@ class ScopesTest(parameterized.TestCase):
     ("jit(step)/jvp(mlp)/~/linear_0/dot_general", ("mlp", "linear_0")),
     ("jit(step)/cond/branch_1_fun/named/add", ("named",)),
     ("jit(step)/jvp(jit(relu))/max", ()),
+    ("jit(step)/jvp(attend)/bqhd,bkhd->bhqk/dot_general", ("attend",)),
     ("jit(step)/layer(norm)/max", ("layer(norm)",)),
     ("jit(step)/unclosed(jvp(/max", ()),
     ("add", ()),
@@ -59,6 +60,7 @@ class PathsTest(parameterized.TestCase):
       ("mlp/~/linear_0", "w"),
     ),
     ("net.stem.kernel.value", ("stem",), ("stem", "kernel")),
+    ("params['tokens']", ("tokens",), ("tokens",)),
     ("weights", (), ("weights",)),
   )
   def test_a_parameter_names_its_module(self, name, module, path):

@@ -16,6 +16,7 @@ from jaxmem_hlo.module.collectives import (
 from jaxmem_hlo.module.hlo_module import Computation, Instruction, Module
 from jaxmem_hlo.module.late_passes import apply_late_passes
 from jaxmem_hlo.module.opcodes import (
+  COLLECTIVES,
   ELEMENTWISE,
   FORWARDS,
   GIVEN,
@@ -29,6 +30,7 @@ from jaxmem_hlo.module.post_order import list_in_post_order
 from jaxmem_hlo.module.shapes import ShapeIndex
 
 __all__ = [
+  "COLLECTIVES",
   "ELEMENTWISE",
   "FORWARDS",
   "GIVEN",
