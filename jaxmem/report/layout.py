@@ -9,6 +9,8 @@ import numpy as np
 from jaxmem_hlo.assignment import Allocation, Assignment
 from jaxmem_hlo.module import Module
 
+from jaxmem.report.operations import OperationNames
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBuffer:
@@ -80,6 +82,7 @@ def describe(module: Module, assignment: Assignment) -> Layout:
     The layout; constants are left out, and so are empty values.
   """
   buffers = []
+  names = OperationNames(module)
   num_outputs = 0
   temps: list[PlannedBuffer] = []
   for allocation in assignment.allocations:
@@ -87,7 +90,7 @@ def describe(module: Module, assignment: Assignment) -> Layout:
       continue
     name = _name(allocation, num_outputs)
     num_outputs += allocation.kind == "output"
-    found = _buffers(module, assignment, allocation, name)
+    found = _buffers(names, assignment, allocation, name)
     if allocation.kind == "temp":
       temps.extend(found)
     buffers.extend(found)
@@ -111,7 +114,10 @@ def _name(allocation: Allocation, num_outputs: int) -> str:
 
 
 def _buffers(
-  module: Module, assignment: Assignment, allocation: Allocation, name: str
+  names: OperationNames,
+  assignment: Assignment,
+  allocation: Allocation,
+  name: str,
 ) -> list[PlannedBuffer]:
   ranges = assignment.ranges
   places = {v: offset for v, (offset, _) in allocation.offsets.items()}
@@ -130,7 +136,7 @@ def _buffers(
           offset_bytes=offset,
           start=live.start,
           end=live.end if hands_over else live.end + 1,
-          source=module.source(value.instruction),
+          source=names.source(*value.position),
         )
       )
   return found

@@ -11,6 +11,7 @@ from jaxmem_hlo.module import (
   RENAMES,
   Computation,
   Instruction,
+  Module,
   ShapeIndex,
   collective_of,
 )
@@ -36,16 +37,15 @@ _COPIES = frozenset(
 )
 
 
-class Operations:
+class OperationNames:
   """The names of a module's operations; those of fusions are in their bodies.
 
   Args:
-    dataflow: The values of a scheduled module.
+    module: A scheduled module.
   """
 
-  def __init__(self, dataflow: Dataflow):
-    self._module = dataflow.module
-    self._trees = dataflow.trees
+  def __init__(self, module: Module):
+    self._module = module
     self._known: dict[tuple[int, ShapeIndex], Instruction] = {}
 
   @functools.cached_property
@@ -111,9 +111,25 @@ class Operations:
     """Returns which part of the program makes an output."""
     return origins.part(self.named(instruction, index).proto.metadata.op_name)
 
+  def source(self, instruction: Instruction, index: ShapeIndex) -> str:
+    """Returns the lines that an output comes from, or a scope, or nothing."""
+    return self._module.source(self.named(instruction, index))
+
   def is_known(self, instruction: Instruction, index: ShapeIndex) -> bool:
     """Whether anything is known of what makes an output."""
     return _has_name(self.named(instruction, index))
+
+
+class Operations(OperationNames):
+  """The same, and which operations read a value.
+
+  Args:
+    dataflow: The values of a scheduled module.
+  """
+
+  def __init__(self, dataflow: Dataflow):
+    super().__init__(dataflow.module)
+    self._trees = dataflow.trees
 
   def readers(self, values: Iterable[Value]) -> set[origins.Part]:
     """Returns which parts of the program read any of some values.

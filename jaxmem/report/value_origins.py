@@ -72,9 +72,9 @@ class ValueOrigins:
 
   def source(self, value: Value) -> str:
     """Returns the line that a value comes from; empty if it is not known."""
-    found = self._operations.named(*self._told(value))
-    source = self._analysis.module.source(found)
-    return "" if source == found.proto.metadata.op_name else source
+    told = self._told(value)
+    source = self._operations.source(*told)
+    return "" if source == self._name(told) else source
 
   def kind(self, value: Value) -> str:
     """Returns the kind of a temporary."""
