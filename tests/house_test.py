@@ -18,8 +18,9 @@ _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # The lines that `jit`, `plan`, `max_batch` and the commands reach. The aim is
 # 19,000; until it is reached this number may only fall, but for what is new:
 # programs over several devices took 2,075, what XLA rematerialises later 60,
-# limits inside of loops, branches and calls 35, mapped temporaries 35.
-_MAX_REACHED_LINES = 27_900
+# limits inside of loops, branches and calls 35, mapped temporaries 35, what the
+# bytes at the peak are, in text, notebooks and comparisons, 2,140.
+_MAX_REACHED_LINES = 28_640
 
 
 def _sources() -> Iterator[tuple[str, str]]:
