@@ -29,6 +29,8 @@ _JAX = re.compile(
   # jax.numpy.einsum names itself by its subscripts.
   r"|.*->.*"
 )
+# Nobody differentiates so often.
+_MAX_DEPTH = 32
 _CALL = re.compile(r"(\w+)\((.*)\)", re.DOTALL)
 
 
@@ -45,14 +47,14 @@ def scopes(op_name: str) -> tuple[str, ...]:
   return tuple(_scopes(_split(op_name)[:-1]))
 
 
-def _scopes(parts: list[str]) -> Iterator[str]:
+def _scopes(parts: list[str], depth: int = 0) -> Iterator[str]:
   for part in parts:
     call = _CALL.fullmatch(part)
     if call is None:
       if part and not _JAX.fullmatch(part):
         yield part
-    elif call[1] in _TRANSFORMS:
-      yield from _scopes(_split(call[2]))
+    elif call[1] in _TRANSFORMS and depth < _MAX_DEPTH:
+      yield from _scopes(_split(call[2]), depth + 1)
     elif call[1] not in ("jit", "pjit", "xla_call", "pmap"):
       yield part
 

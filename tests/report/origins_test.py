@@ -30,6 +30,10 @@ class ScopesTest(parameterized.TestCase):
   def test_leaves_out_what_jax_writes(self, name, expected):
     self.assertEqual(origins.scopes(name), expected)
 
+  def test_names_of_any_depth_end(self):
+    name = "jvp(" * 5000 + "Net" + ")" * 5000
+    self.assertLen(origins.scopes(f"{name}/add"), 1)
+
   @parameterized.parameters(
     ("jit(step)/jvp(Net)/dot_general", "forward"),
     ("jit(step)/transpose(jvp(Net))/dot_general", "backward"),
