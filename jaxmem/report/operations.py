@@ -136,10 +136,10 @@ class Operations(OperationNames):
 
     Of fusions the operations that read them count, not the others.
     """
-    uses = self._uses(values)
+    uses = self.uses(values)
     return {part for use in uses for part in self._parts_reading(use)}
 
-  def _uses(self, values: Iterable[Value]) -> Iterator[Use]:
+  def uses(self, values: Iterable[Value]) -> Iterator[Use]:
     """Yields the reads of some values.
 
     Behind copies, exchanges with other devices, and operations without a name,
@@ -181,7 +181,7 @@ class Operations(OperationNames):
 
     XLA makes parts of the forward pass again in kernels of the backward one.
     """
-    for use in self._uses(values):
+    for use in self.uses(values):
       body = self._fused(use.instruction)
       inner = [] if body is None else body.instructions
       for reader in (use.instruction, *inner):

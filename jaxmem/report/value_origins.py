@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 
 from jaxmem_hlo.buffers import BufferAnalysis, Value
@@ -58,14 +59,13 @@ class ValueOrigins:
       part = self._operations.part(*known[0])
       alike = [p for p in known if self._operations.part(*p) == part]
       return max(alike, key=lambda p: len(origins.scopes(self._name(p))))
-    readers = [(use.instruction, ()) for use in value.uses]
+    readers = ((use.instruction, ()) for use in self._operations.uses([value]))
     caller = self._analysis.dataflow.callers.get(
       here.instruction.computation.id
     )
     around = [] if caller is None else [(caller, ())]
-    return next(
-      (p for p in (*readers, *around) if self._operations.is_known(*p)), here
-    )
+    places = itertools.chain(readers, around)
+    return next((p for p in places if self._operations.is_known(*p)), here)
 
   def _name(self, place: tuple[Instruction, ShapeIndex]) -> str:
     return self._operations.named(*place).proto.metadata.op_name

@@ -177,6 +177,25 @@ class KindsTest(absltest.TestCase):
     found = {row.module for row in plan.peak if row.kind == "residuals"}
     self.assertEqual({m[0] for m in found if m}, {"encoder", "decoder"})
 
+  def test_what_has_no_name_is_of_who_reads_it(self):
+    def step(w, x):
+      def loss(w):
+        y = jax.lax.conv(x, w, (1, 1), "SAME")
+        with jax.named_scope("pool"):
+          # XLA:CPU writes its gradient with operations of its own.
+          z = jax.lax.reduce_window(
+            y, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID"
+          )
+        return jnp.sum(jnp.tanh(z) ** 2)
+
+      return w - jax.grad(loss)(w)
+
+    arrays = jnp.zeros((8, 4, 3, 3)), jnp.zeros((4, 4, 32, 32))
+    plan = self._plan(step, *arrays)
+    found = _by_kind(plan)
+    self.assertLess(found["other"], 0.05 * plan.temp_bytes)
+    self.assertGreater(found["activation gradients"], 0)
+
   def test_residuals_of_a_scan_are_residuals(self):
     def step(ws, x):
       def loss(ws):
