@@ -90,8 +90,14 @@ def _grown(
       size_bytes=size_bytes,
       children=only.children,
     )
-  children.sort(key=lambda n: (-n.size_bytes, n.name))
+  children.sort(key=lambda n: (-n.size_bytes, _numbers_in_order(n.name)))
   return Node(name=name, size_bytes=size_bytes, children=tuple(children))
+
+
+def _numbers_in_order(name: str) -> list[tuple[int, str]]:
+  """Returns a key that sorts block 2 before block 10."""
+  parts = re.split(r"(\d+)", name)
+  return [(len(p) if i % 2 else 0, p) for i, p in enumerate(parts)]
 
 
 def _by_module(row: PeakRow) -> Path:

@@ -277,6 +277,12 @@ class TreeTest(absltest.TestCase):
     self.assertEqual([c.name for c in node.children], ["e", "a/b"])
     self.assertEqual([c.name for c in node.children[1].children], ["c", "d"])
 
+  def test_blocks_of_one_size_are_in_the_order_of_their_numbers(self):
+    rows = self._rows(*((7, (f"block_{i}",)) for i in (10, 2, 1, 11)))
+    node = peak_tree.tree("module", rows, [r.module for r in rows])
+    names = [c.name for c in node.children]
+    self.assertEqual(names, ["block_1", "block_2", "block_10", "block_11"])
+
   def test_what_is_of_a_module_itself(self):
     rows = self._rows((3, ("a",)), (2, ("a", "b")))
     node = peak_tree.tree("module", rows, [r.module for r in rows])
