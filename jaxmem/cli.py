@@ -18,6 +18,7 @@ Exit codes:
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 import traceback
@@ -223,7 +224,15 @@ def _load_on_cpu(path: str) -> FactoryStep:
       f"{path}: the step is already jitted; return the function itself, and"
       " jit's keywords as the third element"
     )
-  return step
+
+  @functools.wraps(step.function)
+  def function(*args: Any, **kwargs: Any) -> Any:
+    try:
+      return step.function(*args, **kwargs)
+    except Exception as error:
+      raise StepFailedError from error
+
+  return step._replace(function=function)
 
 
 def _read(path: str) -> str:

@@ -157,6 +157,11 @@ class PlanTest(parameterized.TestCase):
     self.assertIn("Traceback", err)
     self.assertIn(message, err)
 
+  def test_a_step_that_raises_fails_memcost_in_the_same_way(self):
+    code, _, err = run("memcost", f"{__name__}:make_untraceable")
+    self.assertEqual(code, 3)
+    self.assertIn("no_such_attribute", err)
+
   def test_what_fails_in_jaxmem_is_not_the_steps_fault(self):
     with mock.patch.object(
       step_planner.StepPlanner, "plan", side_effect=RuntimeError("a fault")
