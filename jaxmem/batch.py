@@ -54,7 +54,7 @@ def max_batch(
   *,
   target: targets.TargetLike = None,
   limit: int | float | str | None = None,
-  start: int = 1,
+  start: int | None = None,
   multiple_of: int = 1,
   options: Options | None = None,
 ) -> BatchPlan:
@@ -69,7 +69,7 @@ def max_batch(
     target: As in `jaxmem.plan`.
     limit: Most bytes of the whole program, as `memory_limit` in `jaxmem.plan`;
       None for 90 % of jax's pool on the target.
-    start: A batch to begin with; a multiple of `multiple_of`.
+    start: A batch to begin with, a multiple of `multiple_of`; None for that.
     multiple_of: Batches are multiples of this.
     options: Planning options.
 
@@ -78,6 +78,8 @@ def max_batch(
     ValueError: On bad arguments.
     RuntimeError: If the target cannot be compiled for here.
   """
+  if start is None:
+    start = multiple_of
   if multiple_of < 1 or start < 1 or start % multiple_of:
     raise ValueError(
       "start must be a positive multiple of multiple_of, got"

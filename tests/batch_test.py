@@ -62,7 +62,7 @@ class MaxBatchTest(parameterized.TestCase):
   def test_a_limit_may_be_a_share_of_the_pool(self, limit, words):
     with mock.patch.object(memory, "pool_bytes", return_value=500_000):
       found = jaxmem.max_batch(
-        _factory, limit=limit, start=64, multiple_of=32, options=_OPTIONS
+        _factory, limit=limit, multiple_of=32, options=_OPTIONS
       )
     assert found.plan.budget is not None
     expected = 450_000 if limit is None else 250_000
