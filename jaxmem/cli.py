@@ -191,9 +191,9 @@ def _run_pools(options: argparse.Namespace) -> int:
 
   if options.capacity is not None:
     raise UsageError("--capacity and --pools exclude each other")
+  capacities = _capacities(options.pools)
   try:
     problem = placement.from_csv(_read(options.problem))
-    capacities = [int(text) for text in options.pools.split(",")]
     solution = placement.fill_pools(problem, capacities)
   except ValueError as error:
     raise UsageError(f"{options.problem}: {error}") from error
@@ -206,6 +206,16 @@ def _run_pools(options: argparse.Namespace) -> int:
   if options.output is not None:
     _save(options.output, placement.to_csv(problem, solution))
   return 0
+
+
+def _capacities(written: str) -> list[int]:
+  try:
+    return [int(text) for text in written.split(",")]
+  except ValueError as error:
+    raise UsageError(
+      "--pools must be the capacities of pools in bytes, such as 4096,65536,"
+      f" got {written[:60]!r}"
+    ) from error
 
 
 def _run_demo(options: argparse.Namespace) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 _JAXMEM_KEYWORDS = ("target", "memory_limit", "options")
@@ -50,7 +51,8 @@ def load(path: str, *given: Any) -> FactoryStep:
   if "" not in sys.path and os.getcwd() not in sys.path:
     sys.path.insert(0, os.getcwd())
   try:
-    found: Any = importlib.import_module(module_name)
+    with _must_return(module_name):
+      found: Any = importlib.import_module(module_name)
   except ImportError as error:
     raise UsageError(
       f"cannot import {module_name}: {error}; modules are looked for as in"
@@ -65,10 +67,26 @@ def load(path: str, *given: Any) -> FactoryStep:
   if not callable(found):
     raise UsageError(f"{path} must be a function, got {found!r}")
   try:
-    returned = found(*given)
+    with _must_return(path):
+      returned = found(*given)
+  except UsageError:
+    raise
   except Exception as error:
     raise StepFailedError from error
   return _checked(path, returned)
+
+
+@contextlib.contextmanager
+def _must_return(name: str) -> Iterator[None]:
+  """Runs the user's code, whose exit code must not be taken for jaxmem's."""
+  try:
+    yield
+  except SystemExit as done:
+    raise UsageError(
+      f"{name} ended the process with {done.code!r}, so that there is no step"
+      " to plan; leave what is not to run when it is imported to"
+      " if __name__ == '__main__'"
+    ) from done
 
 
 def _checked(path: str, returned: Any) -> FactoryStep:

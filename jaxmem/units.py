@@ -24,6 +24,8 @@ _UNIT_BYTES = {
   "gib": 2**30,
   "tib": 2**40,
 }
+# Characters of a wrong value that its error shows.
+_MAX_SHOWN = 60
 _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _QUANTITY = re.compile(
   r"\s*(?P<number>[0-9]+(?:_[0-9]+)*(?:\.[0-9]*)?|\.[0-9]+)"
@@ -65,14 +67,20 @@ def parse_bytes(
   elif isinstance(value, numbers.Integral):
     num_bytes = int(value)
   else:
-    num_bytes = _parse_float(float(value), total_bytes, name)
+    try:
+      number = float(value)
+    except OverflowError:  # Such as a fraction of many digits.
+      number = math.inf
+    num_bytes = _parse_float(number, total_bytes, name)
   if num_bytes < 1:
     raise ValueError(
-      f"{name} must be at least one byte, got {value!r}; use e.g. '24GiB'."
+      f"{name} must be at least one byte, got {_shown(value)}; use e.g."
+      " '24GiB'."
     )
   if num_bytes > _MOST_BYTES:
     raise ValueError(
-      f"{name} must be less than 2**63 bytes, got {value!r}; use e.g. '24GiB'."
+      f"{name} must be less than 2**63 bytes, got {_shown(value)}; use e.g."
+      " '24GiB'."
     )
   return num_bytes
 
@@ -122,8 +130,11 @@ def _parse_text(text: str, total_bytes: int | None, name: str) -> int:
     return _share(fraction, total_bytes, name, text)
   if unit not in _UNIT_BYTES:
     raise _error(name, text, f"unknown unit {match['unit']!r}")
-  # Exact for any number of digits, which a float would not be.
-  num_bytes = fractions.Fraction(match["number"]) * _UNIT_BYTES[unit]
+  # Exact for as many digits as Python converts, which a float would not be.
+  try:
+    num_bytes = fractions.Fraction(match["number"]) * _UNIT_BYTES[unit]
+  except ValueError:
+    raise _error(name, text, "too many digits") from None
   if _UNIT_BYTES[unit] == 1 and not num_bytes.is_integer():
     raise _error(name, text, "not a whole number of bytes")
   return int(num_bytes)
@@ -145,14 +156,14 @@ def _share(
 ) -> int:
   if total_bytes is None:
     raise ValueError(
-      f"{name} must be a number of bytes here, got {value!r}: the memory of "
-      "the device is unknown, so a share of it is too; use e.g. '24GiB', or "
-      "name a target."
+      f"{name} must be a number of bytes here, got {_shown(value)}: the memory"
+      " of the device is unknown, so a share of it is too; use e.g. '24GiB', or"
+      " name a target."
     )
   if fraction > 1:
     raise ValueError(
-      f"{name} must be at most 100% of the device, got {value!r}; use e.g. "
-      "'80%' or '24GiB'."
+      f"{name} must be at most 100% of the device, got {_shown(value)}; use "
+      "e.g. '80%' or '24GiB'."
     )
   return int(fraction * total_bytes)
 
@@ -161,6 +172,15 @@ def _error(name: str, value: object, why: str = "") -> ValueError:
   reason = f" ({why})" if why else ""
   return ValueError(
     f"{name} must be a number of bytes, a size with a unit (B, kB, MB, GB, "
-    f"TB, KiB, MiB, GiB, TiB) or a share of the device, got {value!r}{reason};"
-    " use e.g. '24GiB', '512MB' or '80%'."
+    f"TB, KiB, MiB, GiB, TiB) or a share of the device, got {_shown(value)}"
+    f"{reason}; use e.g. '24GiB', '512MB' or '80%'."
   )
+
+
+def _shown(value: object) -> str:
+  """Returns a value as errors show it: in one line, and cut short."""
+  try:
+    text = repr(value)
+  except ValueError:  # Python prints no integer of thousands of digits.
+    text = "a number of thousands of digits"
+  return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -18,6 +18,8 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from jaxmem.placement.pools import Place, PoolSolution
 from jaxmem.placement.problem import Buffer, Gap, Problem, Solution
@@ -72,14 +74,15 @@ def _read(
 ) -> tuple[tuple[Buffer, ...], tuple[Place | None, ...] | None]:
   """Returns the buffers, and their places if there is a column for pools."""
   reader = csv.reader(io.StringIO(text))
-  header = next(reader, None)
+  lines = _lines(reader)
+  header = next(lines, None)
   if not header:
     raise ValueError("line 1: expected column names, got nothing.")
   columns, inclusive = _columns(header)
   has_pools = "pool" in columns
   buffers: list[Buffer] = []
   places: list[Place | None] = []
-  for fields in filter(None, reader):
+  for fields in filter(None, lines):
     try:
       if len(fields) != len(columns):
         raise ValueError(f"expected {len(columns)} fields, got {len(fields)}.")
@@ -90,6 +93,14 @@ def _read(
     except ValueError as error:
       raise ValueError(f"line {reader.line_num}: {error}") from error
   return tuple(buffers), tuple(places) if has_pools else None
+
+
+def _lines(reader: Any) -> Iterator[list[str]]:
+  """Yields the fields of each line; what csv cannot read names the line."""
+  try:
+    yield from reader
+  except csv.Error as error:
+    raise ValueError(f"line {reader.line_num}: {error}.") from error
 
 
 def to_csv(

@@ -24,6 +24,7 @@ from jaxmem.placement.check_placement import validate
 from jaxmem.placement.fit import Shelf
 from jaxmem.placement.portfolio import place
 from jaxmem.placement.problem import (
+  LIMIT,
   InfeasiblePlacementError,
   Problem,
   Solution,
@@ -190,8 +191,11 @@ def _check(problem: Problem, capacities: Sequence[int]) -> None:
   if not capacities:
     raise ValueError("capacities must name at least one pool, got none.")
   for capacity in capacities:
-    if capacity < 0:
-      raise ValueError(f"capacities must not be negative, got {capacity}.")
+    if not 0 <= capacity < LIMIT:
+      raise ValueError(
+        "capacities must be less than 2**63 and not be negative, got"
+        f" {capacity}."
+      )
   for buffer in problem.buffers:
     if buffer.offset_bytes is not None:
       raise ValueError(f"Pools cannot fix offsets, as {buffer.name!r} has.")

@@ -8,10 +8,14 @@ import types
 import typing
 from typing import Any
 
+from jaxmem.report.layout import Layout
 from jaxmem.report.plan_data import PlanData
 
 # Raised when the fields or their meanings change.
 _FORMAT_NUMBER = 7
+# XLA counts in 64 bits, and no program has that many steps.
+_MOST = 2**63
+_MOST_STEPS = 2**24
 
 
 def to_json(plan: PlanData) -> str:
@@ -42,12 +46,26 @@ def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
         if type(number) is int
         else "it has no format number"
       )
-    return plan_class(**read_fields(PlanData, record))
+    plan = plan_class(**read_fields(PlanData, record))
+    _check_layout(plan.before, "before")
+    _check_layout(plan.after, "after")
+    return plan
   except (RecursionError, ValueError) as error:
     raise ValueError(
       f"Not a plan written by Plan.to_json: {error}. Plan the step again with"
       " this version of jaxmem."
     ) from error
+
+
+def _check_layout(layout: Layout, path: str) -> None:
+  """Raises ValueError if a layout is none that could be drawn."""
+  if not 0 <= layout.num_steps <= _MOST_STEPS:
+    raise ValueError(f"{path}.num_steps must be from 0 to {_MOST_STEPS}")
+  for i, buffer in enumerate(layout.buffers):
+    is_live = 0 <= buffer.start <= buffer.end <= layout.num_steps
+    is_placed = min(buffer.size_bytes, buffer.offset_bytes) >= 0
+    if not (is_live and is_placed):
+      raise ValueError(f"{path}.buffers[{i}] has no place or no live range")
 
 
 # The declared types of fields, cached: a plan has thousands of buffers.
@@ -122,6 +140,10 @@ def _read(declared: Any, value: Any, path: str) -> Any:
 
 
 def _checked(plain: tuple[type, ...], value: Any, path: str) -> Any:
+  if isinstance(value, int) and abs(value) > _MOST:
+    raise ValueError(f"{path} must fit 64 bits")
+  if isinstance(value, str) and not value.isascii():
+    value.encode()  # A ValueError if it is half a character.
   # isinstance would take a bool for an int.
   if type(value) not in plain:
     expected = " or ".join(each.__name__ for each in plain)

@@ -171,7 +171,9 @@ def _table_html(table: Table) -> str:
   for cells, link in zip(table.rows, table.links, strict=True):
     first, *others = map(html.escape, cells)
     if link:
-      first = f'<a href="{urllib.parse.quote(link)}">{first}</a>'
+      # Names of files need not be UTF-8.
+      address = urllib.parse.quote(link, errors="surrogateescape")
+      first = f'<a href="{address}">{first}</a>'
     rows.append("".join(f"<td>{cell}</td>" for cell in (first, *others)))
   body = "\n".join(f"<tr>{row}</tr>" for row in rows)
   return (

@@ -16,6 +16,8 @@ from jaxmem.planning import Decision, LimitPlan, PlannedModule
 from jaxmem.report import Table, layout, plan_html
 
 Facts = list[tuple[str, str]]
+# Characters of a function's name that its file's name has: systems take few.
+_MAX_NAME = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,9 +149,12 @@ def _files(
   """Returns a file for each function: the path itself for the first."""
   files: dict[str, pathlib.Path] = {}
   for function in functions:
-    safe = re.sub(r"[^\w.-]+", "_", function)
-    file = path.with_name(f"{path.stem}.{safe}{path.suffix}") if files else path
-    if file in files.values():
-      file = file.with_name(f"{file.stem}.{len(files)}{file.suffix}")
+    safe = re.sub(r"[^\w.-]+", "_", function, flags=re.ASCII)[:_MAX_NAME]
+    stem = f"{path.stem}.{safe}" if files else path.stem
+    file = path.with_name(f"{stem}{path.suffix}")
+    number = len(files)
+    while file in files.values():
+      file = path.with_name(f"{stem}.{number}{path.suffix}")
+      number += 1
     files[function] = file
   return files

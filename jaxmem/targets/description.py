@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.resources
+import math
 import os
 import pathlib
 import re
@@ -233,7 +234,7 @@ def _is_file(path: str) -> bool:
 def _from_file(path: pathlib.Path) -> Target:
   try:
     text = path.read_text(encoding="utf-8")
-  except (OSError, UnicodeDecodeError) as error:
+  except (OSError, ValueError) as error:  # No such path, or no text.
     raise ValueError(
       f"target must be a readable GpuTargetConfigProto text, got "
       f"{str(path)!r}: {error}; use one of {', '.join(known_names())}, or save "
@@ -252,7 +253,8 @@ def _packaged(name: str) -> Target:
 def _from_text(text: str, name: str) -> Target:
   memory_bytes = _number(text, "device_memory_size")
   platform = _string(text, "platform_name")
-  if "gpu_device_info" not in text or not memory_bytes or platform != "CUDA":
+  has_memory = memory_bytes is not None and memory_bytes >= 1
+  if "gpu_device_info" not in text or not has_memory or platform != "CUDA":
     raise ValueError(
       "target must be a GpuTargetConfigProto text with gpu_device_info, "
       'device_memory_size and platform_name: "CUDA", got '
@@ -287,8 +289,13 @@ def _check_complete(text: str) -> None:
 
 
 def _number(text: str, field: str) -> float | None:
+  """Returns a figure of a description; None if there is no such number."""
   match = re.search(rf"\b{field}:\s*([-+.0-9eE]+)", text)
-  return float(match[1]) if match else None
+  try:
+    number = float(match[1]) if match else -1.0
+  except ValueError:
+    return None
+  return number if 0 <= number < math.inf else None
 
 
 def _string(text: str, field: str) -> str | None:
