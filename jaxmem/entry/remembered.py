@@ -4,7 +4,8 @@ What is remembered is how the version that fits is made of the program, and the
 plan of its scheduled module. A second start makes the version again, without
 compiling or choosing anything, and lowers it: only if that is the program it
 was is it taken. When XLA shows the scheduled module, its fingerprint says
-whether the plan is for it; if not, the module is planned afresh.
+whether the plan is for it, and the plan is checked as if somebody else had
+written it; if it does not hold, the module is planned afresh.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from jaxmem.planning import (
   Decision,
   PlannedModule,
   Request,
+  check_again,
 )
 from jaxmem.report import read_fields
 from jaxmem.version import __version__
@@ -199,6 +201,8 @@ class ProgramPlans:
       return self._request.decide(module, platform)
     try:
       planned = self._request.decide(module, platform, self._decided)
+      if self.is_remembered and self._knows(planned.decision):
+        check_again(planned, platform)
     except InfeasibleError as error:
       self._learn(module, platform, error)
       self.keep()
@@ -215,13 +219,16 @@ class ProgramPlans:
   def _learn(
     self, module: Module, platform: str, outcome: Decision | InfeasibleError
   ) -> None:
-    if any(each.outcome is outcome for each in self._decided.all()):
+    if self._knows(outcome):
       return
     if self.is_remembered and isinstance(outcome, InfeasibleError):
       # Another version may fit: the next start picks afresh.
       self.forget()
     self.is_remembered = False
     self._decided.add(DecidedModule.of(module, platform, outcome))
+
+  def _knows(self, outcome: Decision | InfeasibleError) -> bool:
+    return any(each.outcome is outcome for each in self._decided.all())
 
   def keep(self) -> None:
     """Remembers all plans so far."""

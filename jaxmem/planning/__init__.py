@@ -15,6 +15,7 @@ from jaxmem.planning.decision import (
 )
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.planning.frontier import plan_frontier
+from jaxmem.planning.recheck import check_again
 from jaxmem.planning.request import Request
 from jaxmem.planning.tuning import TUNING
 
@@ -29,6 +30,7 @@ __all__ = [
   "ModulePlan",
   "PlannedModule",
   "Request",
+  "check_again",
   "fingerprint",
   "paused_collector",
   "plan_frontier",

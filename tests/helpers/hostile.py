@@ -7,11 +7,13 @@ kept between runs.
 import contextlib
 import io
 import json
+import random
 from collections.abc import Callable
 from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
+from jaxmem_hlo.module import Computation
 
 from jaxmem import cli
 
@@ -115,6 +117,26 @@ def _paths(record: Any) -> list[tuple[Any, ...]]:
 
   walk(record, ())
   return list(found.values())
+
+
+def random_order(computation: Computation, seed: int) -> tuple[int, ...]:
+  """Returns the ids of a computation in any order that has operands first.
+
+  XLA takes it, also where a value is read after another was written over it.
+  """
+  draw = random.Random(seed)
+  order: list[int] = []
+  left = {i.id for i in computation.instructions}
+  while left:
+    ready = [
+      i
+      for i in sorted(left)
+      if left.isdisjoint(computation.by_id[i].operands)
+      and left.isdisjoint(computation.by_id[i].control_predecessors)
+    ]
+    order.append(draw.choice(ready))
+    left.remove(order[-1])
+  return tuple(order)
 
 
 def run(*argv: str) -> tuple[int, str, str]:
