@@ -12,10 +12,12 @@ import record_modules
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.compiler_hook import PlanningWarning
+from jaxmem_hlo.module import Module
 from watched import WatchedTest, arrays, branches
 
 import jaxmem
 from jaxmem import order
+from jaxmem.entry import PLANNED
 from jaxmem.order import OrderResult
 from jaxmem.planning import request
 from jaxmem.planning.decision import ModulePlan
@@ -45,6 +47,21 @@ _WRONG_ORDERS = {
   "backwards": lambda n: reversed(range(n)),
   "empty": lambda n: [],
 }
+
+
+def _refused(kind):
+  """Returns what writes modules that XLA does not take."""
+  write = Module.to_bytes
+
+  def to_bytes(module):
+    if kind == "nothing":
+      return b""
+    order = [i.id for i in module.schedule(module.entry.id)]
+    wrong = {"short": order[:-1], "backwards": order[::-1]}.get(kind, order)
+    data = write(module.with_schedules({module.entry.id: wrong}))
+    return data[: len(data) // 2] if kind == "half" else data
+
+  return to_bytes
 
 
 class FaultTest(WatchedTest):
@@ -139,6 +156,28 @@ class FaultTest(WatchedTest):
   def test_the_plan_cannot_be_applied(self):
     with mock.patch.object(ModulePlan, "apply", side_effect=KeyError(3)):
       self.check(num_warnings=1)
+
+  @parameterized.parameters("nothing", "half", "short", "backwards")
+  def test_xla_refuses_the_edited_module(self, kind):
+    with mock.patch.object(Module, "to_bytes", _refused(kind)):
+      (warning,) = self.check(num_warnings=1)
+    self.assertRegex(str(warning.message), "XLA refused the plan .INTERNAL")
+    record = PLANNED.records.all()[-1]
+    self.assertStartsWith(record.why_not, "XLA refused the plan")
+
+  def test_xla_refuses_the_edited_module_under_a_limit(self):
+    step = jaxmem.jit(branches, memory_limit="1GiB")
+    with (
+      mock.patch.object(Module, "to_bytes", _refused("half")),
+      self.assertRaisesRegex(jaxmem.PlanningError, "XLA refused the plan"),
+    ):
+      step(*arrays())
+    self.assertEqual(step(*arrays()), jax.jit(branches)(*arrays()))
+
+  def test_what_xla_says_of_the_program_itself_stays_its_own(self):
+    options = {"xla_no_such_option": "1"}
+    with self.assertRaisesRegex(jax.errors.JaxRuntimeError, "No such compile"):
+      jaxmem.jit(branches, compiler_options=options)(*arrays())
 
   def test_plan_says_that_it_failed_and_why(self):
     with (

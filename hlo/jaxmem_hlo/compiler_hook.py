@@ -24,7 +24,7 @@ _ENTRY = b"\x0a\x06jaxmem\x12"
 _lock = threading.Lock()
 _handlers: dict[str, Handler] = {}
 _platforms: set[str] = set()
-_num_users = 0
+_users: set[object] = set()
 _warned = False
 
 
@@ -62,7 +62,7 @@ def remove_handler(tag: str) -> None:
 
 def is_installed() -> bool:
   """Whether XLA shows modules to the hook at this moment."""
-  return _num_users > 0
+  return bool(_users)
 
 
 @contextlib.contextmanager
@@ -72,18 +72,26 @@ def installed() -> Iterator[None]:
   Only that long, as XLA serializes every module for it, whoever compiles.
   Initialises jax's backends.
   """
-  global _num_users
-  with _lock:
-    if not _num_users:
-      _register()
-    _num_users += 1
+  user = object()
   try:
+    with _lock:
+      _users.add(user)
+      if not _platforms:
+        _register()
     yield
   finally:
-    with _lock:
-      _num_users -= 1
-      if not _num_users:
-        _clear()
+    try:
+      _leave(user)
+    except BaseException:  # Such as Ctrl-C: nothing must stay behind.
+      _leave(user)
+      raise
+
+
+def _leave(user: object) -> None:
+  with _lock:
+    _users.discard(user)
+    if not _users:
+      _clear()
 
 
 @contextlib.contextmanager
@@ -93,12 +101,12 @@ def taken_out() -> Iterator[None]:
   What others compile meanwhile waits where it would begin, or is not planned.
   """
   with _lock:
-    if _num_users:
+    if _users:
       _clear()
     try:
       yield
     finally:
-      if _num_users:
+      if _users:
         _register()
 
 
@@ -106,6 +114,8 @@ def _register() -> None:
   from jax.extend import xla
 
   for platform in ("cpu", "cuda"):
+    # First, so that it is cleared whenever an interrupt comes.
+    _platforms.add(platform)
     try:
       xla.register_hlo_module_transformation(
         _callback(platform),
@@ -113,23 +123,22 @@ def _register() -> None:
         stage=xla.PipelineStage.POST_SCHEDULER,
         platforms=[platform],
       )
-    except Exception:
+    except Exception:  # No plugin for this platform, so far.
+      _platforms.discard(platform)
       if platform == "cpu":
         raise
-      continue  # No plugin for this platform, so far.
-    _platforms.add(platform)
 
 
 def _clear() -> None:
   from jax.extend import xla
 
-  while _platforms:
-    platform = _platforms.pop()
+  for platform in [*_platforms]:
     xla.clear_hlo_module_transformation(
       f"jaxmem_{platform}",
       stage=xla.PipelineStage.POST_SCHEDULER,
       platforms=[platform],
     )
+    _platforms.discard(platform)
 
 
 def _callback(platform: str) -> Callable[[bytes], bytes | None]:

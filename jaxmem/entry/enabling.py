@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Libraries of the planner load it, which Python refuses once the main thread
+# has ended; other threads may compile then.
+import concurrent.futures.thread  # noqa: F401
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 

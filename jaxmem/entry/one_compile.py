@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -13,6 +14,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import units
+from jaxmem.compiler import jax_doors
 from jaxmem.entry.agreement import Agreement, Told
 from jaxmem.entry.policy import Policy
 from jaxmem.entry.records import CompileRecord
@@ -79,6 +81,7 @@ class Compile:
     self.planned: PlannedModule[Decision] | None = None
     self.planning_s = asked.planning_s
     self.why_not = ""
+    self.is_answered = False
     self.error: BaseException | None = None
     self.fault: Exception | None = None
 
@@ -95,6 +98,7 @@ class Compile:
       answer = self._attempt(lambda: self._agreed(data, platform, answer))
     self.planning_s += time.perf_counter() - start
     if self.error is None:
+      self.is_answered = answer is not None
       return answer
     raise compiler_hook.CompileRefusedError("jaxmem says why.")
 
@@ -134,6 +138,22 @@ class Compile:
       self.error = self.error or error
       return None
     raise PlanningError("another process left it to XLA's own plan")
+
+  def why_left_to_xla(self, error: Exception) -> str:
+    """Says why XLA's own plan is to be compiled after XLA failed.
+
+    Args:
+      error: What XLA said.
+
+    Returns:
+      Empty if that would fail, too, or if other processes run the plan.
+    """
+    if jax_doors.is_too_large(error):
+      return jax_doors.TOO_LARGE
+    if not self.is_answered or self._agreement is not None:
+      return ""
+    first_line = str(error).partition("\n")[0]
+    return f"XLA refused the plan ({first_line}); please report it"
 
   def end(self) -> None:
     """Tells other processes if XLA showed nothing, as a cache had it."""
@@ -189,7 +209,9 @@ class Compile:
         fixed_bytes = planned_bytes - memory.temp_size_in_bytes
         xla_bytes = fixed_bytes + xla_temp_bytes(self.planned.decision)
       if self.planned is not None:
-        num_rematerialized = self.planned.num_rematerialized(executable)
+        # A figure of the table must not cost a step that is compiled.
+        with contextlib.suppress(Exception):
+          num_rematerialized = self.planned.num_rematerialized(executable)
     return CompileRecord(
       function=self.function,
       xla_bytes=xla_bytes,

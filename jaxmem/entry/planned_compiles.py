@@ -170,9 +170,10 @@ class PlannedCompiles:
     except jax.errors.JaxRuntimeError as error:
       if compile_.error is not None:
         raise compile_.error from None
-      if not jax_doors.is_too_large(error):
+      why = compile_.why_left_to_xla(error)
+      if not why:
         raise
-      executable = self._unshown(compiling, compile_)
+      executable = self._unplanned(compiling, compile_, why)
       return executable
     finally:
       seconds = time.perf_counter() - start + asked.planning_s
@@ -190,10 +191,12 @@ class PlannedCompiles:
       self._shared[compiling.name] = number + 1
     return Agreement(compiling.name, number, members)
 
-  def _unshown(self, compiling: jax_doors.Compiling, compile_: Compile) -> Any:
-    """Compiles what XLA cannot show: to its own plan, or not under a limit."""
-    compile_.fault = PlanningError(jax_doors.TOO_LARGE)
-    compile_.why_not = jax_doors.TOO_LARGE
+  def _unplanned(
+    self, compiling: jax_doors.Compiling, compile_: Compile, why: str
+  ) -> Any:
+    """Compiles to XLA's own plan, or not at all under a limit."""
+    compile_.fault = PlanningError(why)
+    compile_.why_not, compile_.planned = why, None
     if compile_.is_limited:
       raise PlanningError.under_limit(
         compile_.function, compile_.fault
@@ -209,17 +212,26 @@ class PlannedCompiles:
     def answer(data: bytes, platform: str) -> bytes | None:
       return self._of_thread(tag).answer(data, platform)
 
-    with self._lock:
-      self._compiles.append(compile_)
-    compiler_hook.add_handler(tag, answer)
     try:
+      with self._lock:
+        self._compiles.append(compile_)
+      compiler_hook.add_handler(tag, answer)
       with compiler_hook.installed():
         yield
     finally:
-      with self._lock:
-        self._compiles.remove(compile_)
-        if not any(c.asked.tag == tag for c in self._compiles):
-          compiler_hook.remove_handler(tag)
+      try:
+        self._end(compile_)
+      except BaseException:  # Such as Ctrl-C: nothing must stay behind.
+        self._end(compile_)
+        raise
+
+  def _end(self, compile_: Compile) -> None:
+    """Forgets a compile that is over, and its handler if no other has it."""
+    tag = compile_.asked.tag
+    with self._lock:
+      self._compiles = [c for c in self._compiles if c is not compile_]
+      if not any(c.asked.tag == tag for c in self._compiles):
+        compiler_hook.remove_handler(tag)
 
   def _of_thread(self, tag: str) -> Compile:
     """Returns the compile that XLA shows a module of.
@@ -230,7 +242,9 @@ class PlannedCompiles:
     with self._lock:
       alike = [c for c in self._compiles if c.asked.tag == tag]
     thread = threading.get_ident()
-    return next((c for c in alike if c.thread == thread), alike[-1])
+    # The latest: an interrupt may have ended one where it was to be forgotten.
+    own = [c for c in alike if c.thread == thread]
+    return (own or alike)[-1]
 
   def _kept(
     self, compiling: jax_doors.Compiling, compile_: Compile, executable: Any

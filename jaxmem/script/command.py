@@ -196,7 +196,10 @@ class _Run:
     if record.planned_bytes is None:
       return
     if self._pictures is not None and planned is not None:
-      self._pictures.add(record, planned)
+      try:
+        self._pictures.add(record, planned)
+      except Exception as error:  # The script must go on.
+        self._print(f"jaxmem run: no picture of {record.function}: {error!r}")
     if not self._options.plan_only or not self._only.search(record.function):
       return
     if planned is not None:
@@ -247,6 +250,8 @@ class _Run:
       save(path)
     except OSError as error:
       self._print(f"jaxmem run: cannot write {path}: {error.strerror}")
+    except Exception as error:
+      self._print(f"jaxmem run: cannot write {path}: {error!r}")
 
   def _print(self, text: str) -> None:
     with contextlib.suppress(OSError, ValueError):

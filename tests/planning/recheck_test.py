@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import cast
 
 import hostile
 import jax
@@ -42,16 +43,16 @@ def _module():
 
 
 @functools.cache
-def _planned():
+def _planned() -> PlannedModule[LimitPlan]:
   module, request = _module()
-  return request.decide(module, "cpu")
+  planned = request.decide(module, "cpu")
+  return PlannedModule.of(module, cast(LimitPlan, planned.decision))
 
 
 def _with(base=None, **changes) -> PlannedModule:
   """Returns the module under a plan of which some fields are others."""
   planned = _planned()
   plan = planned.decision
-  assert isinstance(plan, LimitPlan)
   changed = dataclasses.replace(plan.base, **(base or {}))
   return PlannedModule.of(
     planned.given, dataclasses.replace(plan, base=changed, **changes)
@@ -107,7 +108,6 @@ class RecheckTest(absltest.TestCase):
 
   def test_edits_of_nothing(self):
     plan = _planned().decision
-    assert isinstance(plan, LimitPlan)
     edits = dataclasses.replace(
       plan.edits,
       recomputes=(Recompute(value=Value(instruction=10**9), before=10**9),),
