@@ -18,8 +18,8 @@ export JAX_VERSION
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test test-all test-versions lint lint-ruff lint-types \
-  lint-imports lint-bazel format demo docs dist bench conformance rehearse \
-  proto clean \
+  lint-imports lint-bazel format demo docs dist bench canary conformance \
+  rehearse proto clean \
   $(OLDER_JAX:%=test-jax-%)
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make docs      build the documentation's site into site/"
 	@echo "make dist      build the wheel and the sdist into dist/, and try them"
 	@echo "make bench     list the benchmarks and how to run them"
+	@echo "make canary    say in one line which of jax's internals moved"
 	@echo "make conformance JAX_TESTS=path  JAX's own tests, with every compile"
 	@echo "               planned, beside jax alone; path is a checkout of jax"
 	@echo "make rehearse  try the benchmarks for a GPU on the CPU"
@@ -161,7 +162,9 @@ bench: $(STAMP)
 	  echo "  $(BIN)/python -m benchmarks.$$name"; \
 	done
 
-# What benchmarks/gpu_campaign.py would do on a GPU; see docs/gpu.md.
+canary: $(STAMP)
+	@PYTHONPATH=.:hlo $(BIN)/python -m benchmarks.canary
+
 # The wheels of jax hold no tests.
 conformance: $(STAMP)
 ifndef JAX_TESTS
@@ -174,6 +177,7 @@ else
 	$(BIN)/python -m benchmarks.conformance_benchmark --checkout="$(JAX_TESTS)"
 endif
 
+# What benchmarks/gpu_campaign.py would do on a GPU; see docs/gpu.md.
 rehearse: $(STAMP)
 	@folder=$$(mktemp -d) && \
 	PYTHONPATH=.:hlo $(BIN)/python -m benchmarks.gpu_campaign --rehearse \
