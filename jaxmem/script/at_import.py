@@ -15,7 +15,7 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
   """Calls a function once a module is imported; at once if it is.
 
   Args:
-    name: Of a top-level module.
+    name: Of a module. A package it is in is imported by then.
     then: Called before the import statement ends.
   """
   if name in sys.modules:

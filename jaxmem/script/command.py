@@ -161,6 +161,8 @@ class _Run:
     """
     # The script may set what jax reads when it is imported.
     when_imported("jax", self._enable)
+    # Where the script imports jaxmem first, that is what imports jax.
+    when_imported("jaxmem.entry", self._enable)
     ending = self._script.run()
     if ending is not None and self._stop is None:
       _print_error(ending)
@@ -168,10 +170,15 @@ class _Run:
     return self._exit_code(ending)
 
   def _enable(self) -> None:
+    entry = sys.modules.get("jaxmem.entry")
+    if entry is not None and not hasattr(entry, "enable"):
+      return  # It is being imported, and then this is called again.
     import jax
 
     from jaxmem.entry import PLANNED, enable
 
+    if self._enabled is not None:
+      return
     # Not as a context: threads may outlive the script's last line, and then
     # what they compile is held to the limit still.
     self._enabled = enable(

@@ -59,6 +59,9 @@ def make_solver(max_deterministic_time: float) -> cp_model.CpSolver:
       f"max_deterministic_time must be positive, got {max_deterministic_time}."
     )
   solver = cp_model.CpSolver()
+  # It would leave Ctrl-C to the system, which ends the process at once, from
+  # then on.
+  solver.parameters.catch_sigint_signal = False
   solver.parameters.num_workers = 1
   solver.parameters.random_seed = 0
   solver.parameters.max_deterministic_time = max_deterministic_time

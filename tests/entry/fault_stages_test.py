@@ -5,6 +5,7 @@ says so. Nothing of a failed compile stays behind, and the next one is planned.
 """
 
 import contextlib
+import pathlib
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.compiler_hook import PlanningWarning
 from jaxmem_hlo.module import Module
+from ortools.sat.python import cp_model
 from watched import WatchedTest, arrays, branches
 
 import jaxmem
@@ -26,6 +28,7 @@ from jaxmem.entry import PLANNED, one_compile, planned_compiles
 from jaxmem.planning import fit, ordered_module, reorder
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.fit import LimitPlanner
+from jaxmem.solver import cpsat
 
 _OPTIONS = jaxmem.Options(effort="fast")
 # Stage -> what fails in it; whether steps without a limit come by it.
@@ -128,6 +131,12 @@ def _interrupted(number):
     sys.settrace(None)
 
 
+def _caught_signals():
+  """Returns the signals that this process handles, as the system knows them."""
+  status = pathlib.Path("/proc/self/status").read_text()
+  return [line for line in status.splitlines() if line.startswith("SigCgt")]
+
+
 class InterruptTest(_CleanTest):
   def check(self, num_points, **kwargs):
     x, y = arrays()
@@ -160,6 +169,17 @@ class InterruptTest(_CleanTest):
 
   def test_under_a_limit(self):
     self.check(12, memory_limit="1GiB")
+
+  def test_solvers_leave_the_signal_to_python(self):
+    # CP-SAT by itself would have it end the process from then on.
+    solver = cpsat.make_solver(1.0)
+    model = cp_model.CpModel()
+    model.maximize(model.new_int_var(0, 10, "x"))
+    before = _caught_signals()
+    self.assertEqual(cpsat.solve(solver, model), "optimal")
+    self.assertEqual(_caught_signals(), before)
+    with self.assertRaises(KeyboardInterrupt):
+      signal.raise_signal(signal.SIGINT)
 
   def test_while_xla_compiles(self):
     # Python hears of it when XLA shows the module; XLA would make an error.

@@ -54,6 +54,14 @@ match sys.argv[1]:
     os.kill(os.getpid(), 2)
 """
 
+_BROKEN = """
+import jax
+from jaxmem.script import pictures
+
+def fails(*args):
+  raise RuntimeError("no picture")
+
+"""
 
 _WIDE = """
 import os
@@ -104,6 +112,16 @@ class RunTest(parameterized.TestCase):
     done = self._run("wide.py")
     self.assertEqual(done.stdout, "float64\n", done.stderr)
     self.assertRegex(done.stderr, r"(?m)^squared +1 ")
+
+  @parameterized.parameters("enable(min_bytes=0)", "jit(print)", "Options()")
+  def test_a_script_that_knows_jaxmem_itself(self, call):
+    # Then jaxmem is what imports jax.
+    (self.folder / "knows.py").write_text(
+      f"import jaxmem\njaxmem.{call}\n{_SCRIPT}", encoding="utf-8"
+    )
+    done = self._run("knows.py", "number")
+    self.assertEqual(done.returncode, 7, done.stderr)
+    self.assertRegex(done.stderr, r"(?m)^train_step +1 ")
 
   def test_a_script_without_jax(self):
     (self.folder / "plain.py").write_text("print(3)", encoding="utf-8")
@@ -165,6 +183,18 @@ class RunTest(parameterized.TestCase):
     for page in (first, other):
       self.assertIn('<td><a href="out.html">train_step</a></td>', page)
       self.assertIn('<td><a href="out.prepare.html">prepare</a></td>', page)
+
+  def test_a_report_that_fails_costs_the_script_nothing(self):
+    for method in ("add", "save"):
+      (self.folder / "broken.py").write_text(
+        f"{_BROKEN}pictures.Pictures.{method} = fails\n{_SCRIPT}",
+        encoding="utf-8",
+      )
+      done = self._run("--report", "out.html", "broken.py", "number")
+      self.assertEqual(done.returncode, 7, done.stderr)
+      self.assertEndsWith(done.stdout, "the step ran\n")
+      self.assertIn("RuntimeError('no picture')", done.stderr)
+      self.assertNotIn("Traceback", done.stderr)
 
   def test_a_limit_that_nothing_meets_ends_the_script(self):
     limit = ("--memory-limit", "100kB", "--only", "train_step")
