@@ -9,6 +9,7 @@ with different attributes apart.
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -108,6 +109,29 @@ def taken_out() -> Iterator[None]:
     finally:
       if _users:
         _register()
+
+
+def interruptible[**P, T](run: Callable[P, T]) -> Callable[P, T]:
+  """Lets Ctrl-C be what it is, also where XLA has made an error of it.
+
+  While XLA compiles, Python hears of the signal when XLA calls the hook, before
+  anything there could catch it. Of what is raised XLA keeps the text alone.
+
+  Args:
+    run: Compiles something.
+  """
+
+  @functools.wraps(run)
+  def interruptible_run(*args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+      return run(*args, **kwargs)
+    except RuntimeError as error:  # As JaxRuntimeError is.
+      last_line = str(error).rstrip().rpartition("\n")[2]
+      if last_line.startswith("KeyboardInterrupt"):
+        raise KeyboardInterrupt from None
+      raise
+
+  return interruptible_run
 
 
 def _register() -> None:

@@ -212,8 +212,7 @@ def install() -> None:
   with _install_lock:
     if _is_installed:
       return
-    moved = what_moved()
-    if moved:
+    if moved := what_moved():
       raise RuntimeError(
         f"jaxmem does not know this version of jax: {' '.join(moved)}"
       )
@@ -331,7 +330,7 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
     if option is not None:
       compile_options.env_option_overrides = list(others)
 
-    @_interruptible
+    @compiler_hook.interruptible
     def run(tag: str | None, use_cache: bool) -> Any:
       program = computation if tag is None else _tagged(computation, tag)
       if not use_cache:
@@ -370,26 +369,6 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
     )
 
   return compile_or_get_cached
-
-
-def _interruptible[**P, T](run: Callable[P, T]) -> Callable[P, T]:
-  """Lets Ctrl-C be what it is, also where XLA has made an error of it.
-
-  While XLA compiles, Python hears of the signal when XLA calls the hook, before
-  anything there could catch it. Of what is raised XLA keeps the text alone.
-  """
-
-  @functools.wraps(run)
-  def interruptible(*args: P.args, **kwargs: P.kwargs) -> T:
-    try:
-      return run(*args, **kwargs)
-    except jax.errors.JaxRuntimeError as error:
-      last_line = str(error).rstrip().rpartition("\n")[2]
-      if last_line.startswith("KeyboardInterrupt"):
-        raise KeyboardInterrupt from None
-      raise
-
-  return interruptible
 
 
 def _staging_door(original: Callable[..., Any]) -> Callable[..., Any]:
