@@ -251,10 +251,9 @@ def _packaged(name: str) -> Target:
 
 
 def _from_text(text: str, name: str) -> Target:
-  memory_bytes = _number(text, "device_memory_size")
+  memory_bytes = int(_number(text, "device_memory_size") or 0)
   platform = _string(text, "platform_name")
-  has_memory = memory_bytes is not None and memory_bytes >= 1
-  if "gpu_device_info" not in text or not has_memory or platform != "CUDA":
+  if "gpu_device_info" not in text or not memory_bytes or platform != "CUDA":
     raise ValueError(
       "target must be a GpuTargetConfigProto text with gpu_device_info, "
       'device_memory_size and platform_name: "CUDA", got '
@@ -265,7 +264,7 @@ def _from_text(text: str, name: str) -> Target:
     name=name or _string(text, "device_description_str") or "custom",
     platform="cuda",
     config_text=text,
-    memory_bytes=int(memory_bytes),
+    memory_bytes=memory_bytes,
     memory_bandwidth_bytes_per_s=_number(text, "memory_bandwidth"),
     host_bandwidth_bytes_per_s=_number(text, "pcie_bandwidth"),
   )
