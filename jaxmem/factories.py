@@ -53,6 +53,8 @@ def load(path: str, *given: Any) -> FactoryStep:
   try:
     with _must_return(module_name):
       found: Any = importlib.import_module(module_name)
+  except UsageError:
+    raise
   except ImportError as error:
     raise UsageError(
       f"cannot import {module_name}: {error}; modules are looked for as in"

@@ -19,8 +19,8 @@ _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # 19,000; until it is reached this number may only fall, but for what is new:
 # programs over several devices took 2,075, what XLA rematerialises later 60,
 # limits inside of loops, branches and calls 35, mapped temporaries 35, what the
-# bytes at the peak are, in text, notebooks and comparisons, 2,140, checks of what
-# others wrote, and faults, 246.
+# bytes at the peak are, in text, notebooks and comparisons, 2,140, checks of
+# what others wrote, and faults, 246.
 _MAX_REACHED_LINES = 28_890
 
 
