@@ -54,7 +54,7 @@ from jaxmem.report import (
   signature,
 )
 from jaxmem.version import __version__
-from jaxmem.versions import Version, pick, smallest_bytes
+from jaxmem.versions import Version, pick, small_planners, smallest_bytes
 
 _VERSIONS = {
   "jax": jax.__version__,
@@ -121,8 +121,7 @@ class StepPlanner:
       device = self._request.device(planned.decision.platform)
       written = schedules.module(step)
       written_s = cost.step_time(written, device.rates).seconds
-      temp_bytes = _memory(baseline).temp_size_in_bytes
-      written_s += device.mapping_s(temp_bytes)
+      written_s += device.mapping_s(_memory(baseline).temp_size_in_bytes)
       budget = budget_of(planned.decision, version, written_s, self._share)
     name = getattr(self._fun, "__name__", type(self._fun).__name__)
     signed, names = None, {}
@@ -135,6 +134,7 @@ class StepPlanner:
     program = _Program(
       name=name,
       request=self._request,
+      written=step,
       step=version.step,
       planned=planned,
       argument_names=names,
@@ -252,7 +252,8 @@ class _Program:
   Attributes:
     name: The function's name.
     request: What was asked of the planner.
-    step: The version of the step that was planned.
+    written: The step as it is written.
+    step: The version of it that was planned.
     planned: Its module.
     argument_names: What the module calls arguments -> better names, if any.
     output_paths: Where in the result each output lies; empty if not known.
@@ -260,6 +261,7 @@ class _Program:
 
   name: str
   request: Request
+  written: Step
   step: Step
   planned: PlannedModule[Decision]
   argument_names: Mapping[str, str]
@@ -285,9 +287,9 @@ class _Program:
 
   def frontier(self, limits: Sequence[int] | None) -> Frontier:
     """Plans for several limits, in bytes; None chooses some."""
-    platform = self.planned.decision.platform
-    planner = self.request.planner(self.planned.given, platform)
-    return plan_frontier(planner, limits, self.name, self.target)
+    schedules = ScheduleCapture(self.request)
+    planners = [*small_planners(self.written, schedules, self.request)]
+    return plan_frontier(planners, limits, self.name, self.target)
 
 
 def budget_of(

@@ -287,6 +287,29 @@ class FrontierTest(parameterized.TestCase):
     self.assertIn("run twice", str(found))
     self.assertNotIn("exposed", str(found))
 
+  def test_versions_that_a_limit_would_take_count(self):
+    def loss(params, x):
+      def layer(x, weights):
+        return jnp.sin(jnp.tanh(x @ weights)), None
+
+      return jnp.sum(jax.lax.scan(layer, x, params)[0] ** 2)
+
+    shapes = (
+      jax.ShapeDtypeStruct((16, 32, 32), jnp.float32),
+      jax.ShapeDtypeStruct((512, 32), jnp.float32),
+    )
+    step = jax.grad(loss)
+    plan = jaxmem.plan(step, *shapes)
+    # What the loop stacks is out of reach once XLA has scheduled it.
+    limit = plan.total_bytes - plan.temp_bytes // 3
+    (point,) = plan.frontier([limit]).points
+    assert point.total_bytes is not None
+    limited = jaxmem.plan(step, *shapes, memory_limit=limit)
+    assert limited.budget is not None
+    self.assertGreater(limited.budget.num_dropped, 0)
+    self.assertLessEqual(limited.total_bytes, limit)
+    self.assertLessEqual(point.total_bytes, limit)
+
   def test_the_page_draws_every_point(self):
     found = _unlimited().frontier([_limit(0.8), _limit(1.0)])
     with tempfile.TemporaryDirectory() as folder:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
 from jaxmem import units
 from jaxmem.errors import InfeasibleError
-from jaxmem.planning.decision import LimitPlan
+from jaxmem.planning.decision import LimitPlan, PlannedModule
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.report import Frontier, Point, Progress
 
@@ -16,7 +17,10 @@ _NUM_LIMITS = 10
 
 
 def plan_frontier(
-  planner: LimitPlanner, limits: Sequence[int] | None, name: str, target: str
+  planners: Sequence[LimitPlanner],
+  limits: Sequence[int] | None,
+  name: str,
+  target: str,
 ) -> Frontier:
   """Plans for each of several limits.
 
@@ -25,50 +29,75 @@ def plan_frontier(
   compared with it: they hide what there is memory for.
 
   Args:
-    planner: Of the module.
+    planners: Of the step as it is written, and of versions of it.
     limits: Bytes of the whole program, in any order. None for ten from what
       it takes without a limit, or where it waits least for other devices, down
       to the least that was found.
     name: The function's name.
     target: The device's name.
   """
-  own = planner.own
-  exchanges = own.collective_s > 0.0
+  written = planners[0]
+  exchanges = written.own.collective_s > 0.0
   if limits is None:
-    most = planner.total_bytes
+    most = written.total_bytes
     if exchanges:
-      most = _total_bytes(planner.fit(planner.xla_bytes).decision)
-    limits = _spread(planner.smallest_bytes(), most)
+      most = _total_bytes(written.fit(written.xla_bytes).decision)
+    limits = _spread(min(p.smallest_bytes() for p in planners), most)
   progress = Progress()
   points: list[Point] = []
   best: Point | None = None
   for limit in sorted(set(limits)):
     progress.show(f"planning for {units.format_bytes(limit)}")
-    try:
-      planned = planner.fit(limit)
-    except InfeasibleError:
-      points.append(Point(limit_bytes=limit, total_bytes=None))
-      continue
-    plan = planned.decision
-    found = Point(
-      limit_bytes=limit,
-      total_bytes=_total_bytes(plan),
-      extra_s=plan.schedule_s - own.seconds if exchanges else plan.extra_s,
-      exposed_s=planner.time(planned).exposed_s,
-      num_recomputed=len(plan.edits.recomputes),
-      num_offloaded=len(plan.edits.offloads),
-    )
-    if best is not None and best.extra_s < found.extra_s:
-      found = dataclasses.replace(best, limit_bytes=limit)
-    best = found
-    points.append(found)
+    found = [_point(*fit, written) for fit in _fits(planners, limit)]
+    found += [dataclasses.replace(best, limit_bytes=limit)] if best else []
+    best = min(found, key=lambda point: point.extra_s, default=None)
+    points.append(best or Point(limit_bytes=limit, total_bytes=None))
   progress.close()
   return Frontier(
     name=name,
     target=target,
-    step_s=planner.step_s,
-    exposed_s=own.exposed_s if exchanges else None,
+    step_s=written.step_s,
+    exposed_s=written.own.exposed_s if exchanges else None,
     points=tuple(reversed(points)),
+  )
+
+
+def _fits(
+  planners: Sequence[LimitPlanner], limit: int
+) -> list[tuple[LimitPlanner, PlannedModule[LimitPlan]]]:
+  """Returns what fits, by planner; the smallest plans if nothing else does."""
+  found = [(p, planned) for p in planners if (planned := p.find(limit))]
+  if found:
+    return found
+  for planner in planners:
+    with contextlib.suppress(InfeasibleError):
+      found.append((planner, planner.fit(limit)))
+  return found
+
+
+def _point(
+  planner: LimitPlanner,
+  planned: PlannedModule[LimitPlan],
+  written: LimitPlanner,
+) -> Point:
+  """Returns what a plan costs.
+
+  Args:
+    planner: What planned it.
+    planned: The plan.
+    written: The planner of the step as it is written.
+  """
+  plan = planned.decision
+  extra_s = plan.extra_s + planner.step_s - written.step_s
+  if written.own.collective_s > 0.0:
+    extra_s = plan.schedule_s - written.own.seconds
+  return Point(
+    limit_bytes=plan.limit_bytes,
+    total_bytes=_total_bytes(plan),
+    extra_s=extra_s,
+    exposed_s=planner.time(planned).exposed_s,
+    num_recomputed=len(plan.edits.recomputes),
+    num_offloaded=len(plan.edits.offloads),
   )
 
 

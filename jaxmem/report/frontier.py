@@ -20,7 +20,8 @@ class Point:
     extra_s: Estimated seconds that the plan adds to the step; negative if it
       hides more of what is exchanged than XLA's own schedule does.
     exposed_s: Estimated seconds in which nothing runs but collectives.
-    num_recomputed: Operations that run twice.
+    num_recomputed: Operations that run twice; those of loops or blocks that the
+      step was changed to recompute are not counted.
     num_offloaded: Values that move to the host and back.
   """
 

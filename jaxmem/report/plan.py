@@ -101,7 +101,9 @@ class Plan(PlanData):
   ) -> Frontier:
     """Plans for several byte limits: bytes against estimated time.
 
-    Nothing is compiled or run.
+    A few versions of the step are compiled up to their schedule, as under a
+    limit: loops that stack nothing, blocks that are all recomputed. A limit of
+    its own may find one between them that costs less. Nothing runs.
 
     Args:
       limits: Most bytes of the whole program, as `memory_limit` takes them,

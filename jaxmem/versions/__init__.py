@@ -1,6 +1,6 @@
 """Versions of a step, made before XLA sees it, that a limit is planned on."""
 
-from jaxmem.versions.choose import pick, smallest_bytes
+from jaxmem.versions.choose import pick, small_planners, smallest_bytes
 from jaxmem.versions.version import Recipe, Version
 
-__all__ = ["Recipe", "Version", "pick", "smallest_bytes"]
+__all__ = ["Recipe", "Version", "pick", "small_planners", "smallest_bytes"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 from jaxmem_hlo.module import Module
 
@@ -74,6 +75,25 @@ def pick(
   return dataclasses.replace(compared.version, xla_bytes=xla_bytes), decided
 
 
+def small_planners(
+  written: Step, schedules: ScheduleCapture, request: Request
+) -> Iterator[LimitPlanner]:
+  """Yields planners of the step as it is written, and of its small versions.
+
+  Args:
+    written: See `pick`.
+    schedules: See `pick`.
+    request: Options and target.
+  """
+  request = _for_comparison(request)
+  totals: list[int] = []
+  for version in small_versions(written, schedules, request, totals):
+    module = schedules.module(version.step)
+    planner = request.planner(module, schedules.platform)
+    totals.append(planner.total_bytes)
+    yield planner
+
+
 @paused_collector
 def smallest_bytes(
   written: Step, schedules: ScheduleCapture, request: Request
@@ -85,14 +105,8 @@ def smallest_bytes(
     schedules: See `pick`.
     request: Options and target.
   """
-  request = _for_comparison(request)
-  sizes, totals = [], []
-  for version in small_versions(written, schedules, request, totals):
-    module = schedules.module(version.step)
-    planner = request.planner(module, schedules.platform)
-    totals.append(planner.total_bytes)
-    sizes.append(planner.smallest_bytes())
-  return min(sizes)
+  planners = small_planners(written, schedules, request)
+  return min(planner.smallest_bytes() for planner in planners)
 
 
 def _for_comparison(request: Request) -> Request:
