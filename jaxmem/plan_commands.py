@@ -45,6 +45,9 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--html", metavar="PATH", help="write a page that draws every buffer"
   )
+  parser.add_argument(
+    "--xprof", metavar="DIR", help="write both plans for XProf's memory viewer"
+  )
   parser.set_defaults(run=_run_plan)
 
 
@@ -125,6 +128,8 @@ def _run_plan(options: argparse.Namespace) -> int:
   print(plan)
   if options.html is not None:
     write(options.html, plan.save_html)
+  if options.xprof is not None:
+    write(options.xprof, plan.save_xprof)
   frontier = None
   if options.frontier is not None:
     frontier = plan.frontier()
@@ -300,7 +305,7 @@ def stay_on_cpu() -> None:
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
 
-def write(path: str, save: Callable[[str], None]) -> None:
+def write(path: str, save: Callable[[str], object]) -> None:
   """Writes a file by calling `save` with its path.
 
   Raises:

@@ -13,6 +13,7 @@ import jaxlib.version
 from jaxmem_hlo import replay
 from jaxmem_hlo.assignment import Assignment, AssignmentModel
 from jaxmem_hlo.module import Module
+from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem import cost, targets
 from jaxmem.compiler import (
@@ -274,16 +275,23 @@ class _Program:
 
   def replay(self) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""
-    decision = self.planned.decision
-    platform = decision.platform
-    decided = DecidedModule.of(self.planned.given, platform, decision)
+    real = self._compile_again()
+    module, platform = Module(real.hlo_module), self.planned.decision.platform
+    return replay.check_assignment(module, real.buffer_assignment, platform)
+
+  def compiled(self) -> dict[str, hlo_pb2.CompiledModule]:
+    """Compiles XLA's own plan and this one again, each with its buffers."""
+    own, planned = compile_and_read(self.written, {}), self._compile_again()
+    return {f"{self.name}.xla": own, f"{self.name}.jaxmem": planned}
+
+  def _compile_again(self) -> hlo_pb2.CompiledModule:
+    given, decision = self.planned.given, self.planned.decision
+    decided = DecidedModule.of(given, decision.platform, decision)
     answers = _Answers(self.request, decided)
     with handling(answers) as options:
       real = compile_and_read(self.step, options)
     answers.planned()  # What XLA did without a plan says nothing.
-    return replay.check_assignment(
-      Module(real.hlo_module), real.buffer_assignment, platform
-    )
+    return real
 
   def frontier(self, limits: Sequence[int] | None) -> Frontier:
     """Plans for several limits, in bytes; None chooses some."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from jaxmem_hlo.proto import hlo_pb2
 from jaxmem_hlo.replay import ReplayReport
 
 from jaxmem import units
@@ -17,6 +19,7 @@ from jaxmem.report import (
   plan_json,
   plan_page,
   plan_text,
+  xprof,
 )
 from jaxmem.report.explain import Explanation
 from jaxmem.report.frontier import Frontier
@@ -34,6 +37,10 @@ class PlannedProgram(Protocol):
 
   def frontier(self, limits: Sequence[int] | None) -> Frontier:
     """Plans for several limits, in bytes; None chooses some."""
+    ...
+
+  def compiled(self) -> Mapping[str, hlo_pb2.CompiledModule]:
+    """Compiles XLA's own plan and this one again, each with its buffers."""
     ...
 
 
@@ -159,3 +166,21 @@ class Plan(PlanData):
     )
     with open(path, "w", encoding="utf-8") as file:
       file.write(page)
+
+  def save_xprof(self, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Writes what XProf's memory viewer opens: XLA's own plan, and this one.
+
+    Compiles both once more. `xprof --logdir FOLDER` shows them, as two modules
+    of a run that has the function's name; so does TensorBoard with XProf.
+
+    Args:
+      folder: Where runs are. Other runs in it stay.
+
+    Returns:
+      The file.
+
+    Raises:
+      RuntimeError: If the plan was read from a file.
+    """
+    compiled = self._known_program("save_xprof").compiled()
+    return xprof.save(folder, f"{self.name}.{self.target}", compiled)

@@ -1,5 +1,5 @@
-"""Minimal protocol buffer messages for HLO modules and CPU executables."""
+"""Minimal protocol buffer messages: HLO modules, CPU executables, traces."""
 
-from jaxmem_hlo.proto import cpu_executable_pb2, hlo_pb2
+from jaxmem_hlo.proto import cpu_executable_pb2, hlo_pb2, xplane_pb2
 
-__all__ = ["cpu_executable_pb2", "hlo_pb2"]
+__all__ = ["cpu_executable_pb2", "hlo_pb2", "xplane_pb2"]
