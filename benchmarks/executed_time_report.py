@@ -179,10 +179,32 @@ def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
     f" of XLA's compile by the median of {len(planning)}, {max(planning):.1f}"
     " at worst."
   )
+  free = [pair for rows in steps for pair in _compile_ratios(rows)]
+  if free:
+    lines.append("Without a limit, compiling takes " + _free_text(free))
   wrapped = (
     textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines
   )
   return "\n".join(wrapped) + "\n"
+
+
+def _compile_ratios(rows: Sequence[page.Row]) -> list[tuple[float, float]]:
+  """Returns the CPU and wall time of compiles without a limit by jax.jit's."""
+  plain = next(row for row in rows if row["kind"] == "jit")
+  return [
+    tuple(row[key] / plain[key] for key in ("compile_cpu_s", "compile_wall_s"))
+    for row in rows
+    if row["kind"] == "jaxmem" and not row["limit_bytes"]
+  ]
+
+
+def _free_text(ratios: Sequence[tuple[float, float]]) -> str:
+  cpu, wall = zip(*ratios, strict=True)
+  return (
+    f"{np.median(cpu):.2f} of `jax.jit`'s CPU time by the median,"
+    f" {max(cpu):.2f} at worst; of wall time {np.median(wall):.2f} and"
+    f" {max(wall):.2f}."
+  )
 
 
 def _summary_cells(rows: Sequence[page.Row]) -> list[str]:
