@@ -221,7 +221,7 @@ class LimitPlanner:
   def _timed(self) -> Iterator[None]:
     self._start_s = time.perf_counter() - self._spent_s
     try:
-      with paused_collector:
+      with paused_collector():
         yield
     finally:
       self._spent_s = self._elapsed_s()

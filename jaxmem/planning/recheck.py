@@ -39,7 +39,7 @@ def check_again(planned: PlannedModule[Decision], platform: str) -> None:
   assert isinstance(plan, LimitPlan)
   if plan.platform != platform:
     raise ValueError(f"The plan is for {plan.platform}, not {platform}.")
-  with paused_collector:
+  with paused_collector():
     ordered = _check_base(planned.given, plan.base)
     if plan.order is not None:
       edited = apply_edits(ordered, plan.edits, platform)

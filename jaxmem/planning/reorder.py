@@ -59,7 +59,7 @@ def plan_module(
     FaultyAssignmentError: If `options.verify` is set and a read would see
       something else than it should.
   """
-  with paused_collector:
+  with paused_collector():
     decision = _decide(module, device.platform, options, proves)
     planned = PlannedModule.of(module, decision)
     if hides_transfers:

@@ -79,7 +79,7 @@ class Request:
       The module as it would be if the target were here, and whether XLA has to
       be given it for that, even if no plan changes it.
     """
-    with paused_collector:
+    with paused_collector():
       given = apply_late_passes(Module.from_bytes(data), platform)
     if self.described is None or platform != "cuda":
       return given, False

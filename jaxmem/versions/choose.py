@@ -35,7 +35,7 @@ _TUNING = TUNING.versions
 _EVERYTHING = 2**50
 
 
-@paused_collector
+@paused_collector()
 def pick(
   written: Step, schedules: ScheduleCapture, request: Request
 ) -> tuple[Version, DecidedModule | None]:
@@ -94,7 +94,7 @@ def small_planners(
     yield planner
 
 
-@paused_collector
+@paused_collector()
 def smallest_bytes(
   written: Step, schedules: ScheduleCapture, request: Request
 ) -> int:

@@ -2,12 +2,12 @@
 
 from absl.testing import absltest
 
-from benchmarks import known_issues_benchmark, known_issues_report, page
-from benchmarks.known_issues import KNOWN_STEPS, KnownStep
+from benchmarks import known_issues_report, page
+from benchmarks.known_issues import KNOWN_STEPS, KnownStep, measure
 
 
 def _row_on_cpu(step: KnownStep) -> page.Row:
-  return next(iter(known_issues_benchmark.measure(step)))
+  return next(iter(measure(step)))
 
 
 class KnownIssuesTest(absltest.TestCase):

@@ -52,8 +52,8 @@ try:
 except Exception as error:
   print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
 # The first process is the service of all: without it the others are aborted,
-# perhaps before they said why.
-if fault == "program":
+# perhaps before they said anything. Nor does Gloo end well without the others.
+if fault != "dies":
   client = jax._src.distributed.global_state.client
   client.wait_at_barrier("all have said it", 60_000)
 os._exit(0)

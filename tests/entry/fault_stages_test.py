@@ -5,6 +5,7 @@ says so. Nothing of a failed compile stays behind, and the next one is planned.
 """
 
 import contextlib
+import gc
 import pathlib
 import signal
 import sys
@@ -25,7 +26,7 @@ from watched import WatchedTest, arrays, branches
 import jaxmem
 from jaxmem import order
 from jaxmem.entry import PLANNED, one_compile, planned_compiles
-from jaxmem.planning import fit, ordered_module, reorder
+from jaxmem.planning import collector, fit, ordered_module, reorder
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.solver import cpsat
@@ -56,7 +57,9 @@ def _limit():
 
 class _CleanTest(WatchedTest):
   def assert_nothing_stays(self):
-    """No handler or hook is left, and the next compile is planned."""
+    """No handler, hook or pause is left, and the next compile is planned."""
+    self.assertTrue(gc.isenabled())
+    self.assertEmpty(collector._pauses)
     self.assertEmpty(compiler_hook._handlers)
     self.assertEmpty(compiler_hook._platforms)
     self.assertFalse(compiler_hook.is_installed())
