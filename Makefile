@@ -56,7 +56,7 @@ venv: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m jaxmem demo
 
-PYTEST := -m pytest -n auto --maxprocesses 8 --dist loadfile -rs
+PYTEST := -m pytest -n auto --maxprocesses 8 --dist loadfile -rsfE
 
 # Each part runs even if one before it fails; what failed comes last.
 test: SELECTION := -m "not slow"
