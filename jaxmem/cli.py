@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
       plan_commands.add_check,
       "plan a step and fail if it grew since a saved plan",
     ),
-    ("diff", plan_commands.add_diff, "say what grew between two saved plans"),
+    ("diff", plan_commands.add_diff, "say what grew between two plans"),
     ("place", _add_place, "place buffers of a CSV file in an arena"),
     (
       "memcost",

@@ -1,4 +1,4 @@
-"""The commands that plan a step: `plan`, `check`, and `diff` of two plans.
+"""The commands that plan steps: `plan`, `check`, and `diff` of two of them.
 
 `check` is a gate for continuous integration: a plan of a step that was saved
 before is the baseline, and the step may not have grown by more than is allowed.
@@ -79,11 +79,14 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 def add_diff(parser: argparse.ArgumentParser) -> None:
   """Defines the arguments of `diff`."""
   parser.description = (
-    "Compares two saved plans: what grew and what shrank at the peak, by kind,"
-    " module, line and argument."
+    "Compares two plans: what grew and what shrank at the peak, by kind,"
+    " module, line and argument. Each is a file that `plan --json` wrote, or a"
+    " factory, pkg.module:factory, whose step is planned now, as the options"
+    " say."
   )
-  parser.add_argument("before", metavar="BEFORE.json")
-  parser.add_argument("after", metavar="AFTER.json")
+  parser.add_argument("before", metavar="BEFORE")
+  parser.add_argument("after", metavar="AFTER")
+  _add_planning(parser)
   parser.set_defaults(run=_run_diff)
 
 
@@ -95,6 +98,12 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
     help="a function of nothing, or of --devices, that returns (step, args) or"
     " (step, args, jit_kwargs); the step may be jitted, args be shapes",
   )
+  _add_planning(parser)
+  parser.add_argument("--json", metavar="PATH", help="write the plan as JSON")
+
+
+def _add_planning(parser: argparse.ArgumentParser) -> None:
+  """Defines how steps are planned."""
   parser.add_argument(
     "--target",
     help="h200, h100, a100-80, cpu, or the path of a GpuTargetConfigProto text;"
@@ -118,11 +127,10 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--effort", choices=("fast", "normal", "prove"), default="normal"
   )
-  parser.add_argument("--json", metavar="PATH", help="write the plan as JSON")
 
 
 def _run_plan(options: argparse.Namespace) -> int:
-  plan = _planned(options)
+  plan = _planned_and_saved(options)
   if plan is None:
     return exit_codes.DOES_NOT_FIT
   print(plan)
@@ -142,15 +150,25 @@ def _run_plan(options: argparse.Namespace) -> int:
 
 
 def _run_diff(options: argparse.Namespace) -> int:
-  before, after = _saved(options.before), _saved(options.after)
+  before = _saved_or_planned(options.before, options)
+  after = before and _saved_or_planned(options.after, options)
+  if before is None or after is None:
+    return exit_codes.DOES_NOT_FIT
   print(after.diff(before))
   return 0
+
+
+def _saved_or_planned(name: str, options: argparse.Namespace) -> Plan | None:
+  """Returns the plan of a file or of a factory; None if it does not fit."""
+  if ":" in name and not os.path.exists(name):
+    return _planned(name, options)
+  return _saved(name)
 
 
 def _run_check(options: argparse.Namespace) -> int:
   baseline = _saved(options.baseline)
   allowed_bytes = _growth(options.max_growth, baseline.total_bytes)
-  plan = _planned(options)
+  plan = _planned_and_saved(options)
   if plan is None:
     limit = options.memory_limit
     _summarize(f"### {baseline.name}\n\nDoes not fit {limit}.\n")
@@ -174,8 +192,16 @@ def _run_check(options: argparse.Namespace) -> int:
   return 0 if is_within else exit_codes.GREW
 
 
-def _planned(options: argparse.Namespace) -> Plan | None:
-  """Plans the step that a command names; None if it does not fit.
+def _planned_and_saved(options: argparse.Namespace) -> Plan | None:
+  """Plans the step of a command, and writes the plan where that says."""
+  plan = _planned(options.factory, options)
+  if plan is not None and options.json is not None:
+    write(options.json, plan.save)
+  return plan
+
+
+def _planned(factory: str, options: argparse.Namespace) -> Plan | None:
+  """Plans the step of a factory; None if it does not fit.
 
   Raises:
     StepFailedError: If the factory or the step raised an error.
@@ -183,9 +209,9 @@ def _planned(options: argparse.Namespace) -> Plan | None:
   import jaxmem
 
   _check_target(options.target, options.memory_limit)
-  step = load(options.factory, *_described(options))
+  step = load(factory, *_described(options))
   try:
-    plan = jaxmem.plan(
+    return jaxmem.plan(
       step.function,
       *step.args,
       target=options.target,
@@ -200,9 +226,6 @@ def _planned(options: argparse.Namespace) -> Plan | None:
     if _fails_alone(step, error):
       raise StepFailedError from error
     raise
-  if options.json is not None:
-    write(options.json, plan.save)
-  return plan
 
 
 def _fails_alone(step: FactoryStep, error: Exception) -> bool:

@@ -211,7 +211,7 @@ class MainTest(parameterized.TestCase):
     ("run", "--only"),
     ("plan", "--memory-limit"),
     ("check", "--max-growth"),
-    ("diff", "AFTER.json"),
+    ("diff", "--target"),
     ("place", "--capacity"),
     ("memcost", "--coarse"),
     ("demo", "--quick"),

@@ -167,6 +167,23 @@ class PlanCommandsTest(parameterized.TestCase):
     code, out, _ = commands.run("diff", deeper, small)
     self.assertRegex(out, r"-64\.0 KiB +residuals")
 
+  def test_diff_of_two_programs(self):
+    programs = [f"{__name__}:{f}" for f in ("make_small", "make_deeper")]
+    code, out, err = commands.run("diff", *programs, "--effort", "fast")
+    self.assertEqual((code, err), (0, ""))
+    saved = [self._saved(f) for f in ("make_small", "make_deeper")]
+    self.assertEqual(out, commands.run("diff", *saved)[1])
+    mixed = commands.run("diff", saved[0], programs[1], "--effort", "fast")
+    self.assertEqual(mixed, (0, out, ""))
+
+  def test_diff_of_a_program_that_does_not_fit(self):
+    program = f"{__name__}:make_small"
+    code, out, err = commands.run(
+      "diff", program, program, "--memory-limit", "64KiB"
+    )
+    self.assertEqual((code, out), (1, ""))
+    self.assertIn("64.0 KiB", err)
+
   def test_diffs_add_up(self):
     plans = [
       jaxmem.Plan.from_json(pathlib.Path(self._saved(f)).read_text())

@@ -7,8 +7,10 @@ around it, light or dark.
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from collections.abc import Mapping
+from typing import Any
 
 from jaxmem import units
 from jaxmem.report import plan_text
@@ -39,6 +41,29 @@ def plan_fragment(plan: PlanData) -> str:
     f"{explain(plan).to_html()}\n"
     f'<div class="jaxmem"><details><summary>the whole plan</summary>'
     f"<pre>{text}</pre></details></div>"
+  )
+
+
+def plan_node(plan: PlanData, path: str | None, render: Any) -> Any:
+  """Returns a plan as treescope shows it in a tree of other values.
+
+  Without it treescope would write out every buffer: 28 MB for a ResNet-50. The
+  picture comes from `plan_fragment`, which it shows beside this.
+
+  Args:
+    plan: The plan.
+    path: Where it is in the tree.
+    render: What treescope renders its attributes with.
+  """
+  # Only treescope calls this, so that it is there.
+  from treescope import repr_lib
+
+  names = [field.name for field in dataclasses.fields(plan) if field.repr]
+  return repr_lib.render_object_constructor(
+    object_type=type(plan),
+    attributes={name: getattr(plan, name) for name in names},
+    path=path,
+    subtree_renderer=render,
   )
 
 

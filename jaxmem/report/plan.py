@@ -6,7 +6,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from jaxmem_hlo.proto import hlo_pb2
 from jaxmem_hlo.replay import ReplayReport
@@ -66,6 +66,9 @@ class Plan(PlanData):
 
   def _repr_html_(self) -> str:
     return notebook.plan_fragment(self)
+
+  def __treescope_repr__(self, path: str | None, render: Any) -> Any:
+    return notebook.plan_node(self, path, render)
 
   def explain(self, frontier: Frontier | None = None) -> Explanation:
     """Says where the bytes at the peak come from, and what would save some.

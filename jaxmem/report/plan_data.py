@@ -170,12 +170,13 @@ class PlanData:
   communication: Communication | None
   baseline_communication: Communication | None
   replicated: tuple[Replicated, ...]
-  resharded: tuple[PlannedBuffer, ...]
-  order: tuple[str, ...]
-  donation: tuple[DonationAdvice, ...]
-  peak: tuple[PeakRow, ...]
-  before: Layout
-  after: Layout
+  # These would make the representation megabytes long.
+  resharded: tuple[PlannedBuffer, ...] = dataclasses.field(repr=False)
+  order: tuple[str, ...] = dataclasses.field(repr=False)
+  donation: tuple[DonationAdvice, ...] = dataclasses.field(repr=False)
+  peak: tuple[PeakRow, ...] = dataclasses.field(repr=False)
+  before: Layout = dataclasses.field(repr=False)
+  after: Layout = dataclasses.field(repr=False)
 
   @property
   def total_bytes(self) -> int:

@@ -9,6 +9,7 @@ import tempfile
 
 import jax.numpy as jnp
 import library_steps
+import treescope
 from absl.testing import absltest
 
 import jaxmem
@@ -167,6 +168,23 @@ class NotebookTest(absltest.TestCase):
     self.assertIn("largest batch 64", fragment)
     self.assertIn("128", fragment)
     self.assertIn(_plan().name, fragment)
+
+  def test_treescope_shows_them_in_other_values(self):
+    plan = _plan()
+    batch = jaxmem.BatchPlan(batch=64, plan=plan, smallest_bytes={64: 100})
+    page = treescope.render_to_html(
+      {"a": plan, "b": batch, "c": plan.frontier()}, compressed=False
+    )
+    for value in (plan, batch, plan.frontier()):
+      start = value._repr_html_()[:400].replace('"', "&quot;")
+      self.assertTrue(start in page, type(value))
+    self.assertEqual(page.count("baseline_temp_bytes="), 2)
+    # Not every buffer, and not every instruction.
+    self.assertLess(len(page), 500_000)
+
+  def test_the_representation_is_short(self):
+    self.assertIn("temp_bytes=", repr(_plan()))
+    self.assertLess(len(repr(_plan())), 2_000)
 
   def test_a_plan_without_temporaries(self):
     options = jaxmem.Options(effort="fast")
