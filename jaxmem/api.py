@@ -72,6 +72,7 @@ def jit(
       jit, memory_limit=memory_limit, options=options, **jit_kwargs
     )
   _check_callable(fun)
+  _warn_of_other_wrappers(fun)
   limit = None if memory_limit is None else MemoryLimit.of(memory_limit)
   if not _doors_are_known(is_needed=limit is not None):
     return jax.jit(fun, **jit_kwargs)
@@ -81,6 +82,21 @@ def jit(
     fun, compiler_options={**given, jax_doors.OPTION: tag}, **jit_kwargs
   )
   return ArenaKeepingJit(jitted) if options.keep_arena else jitted
+
+
+def _warn_of_other_wrappers(fun: Callable[..., Any]) -> None:
+  """Warns of functions that `nnx.jit` and the like have jitted already."""
+  if not hasattr(fun, "lower") or jax_doors.is_jitted(fun):
+    return
+  wrapper = type(fun).__module__.partition(".")[0]
+  PLANNED.warn_once(
+    f"wrapper {wrapper}",
+    f"{getattr(fun, '__name__', 'a function')} is jitted by {wrapper} already."
+    " Inside of jaxmem.jit, as inside of jax.jit, it is a part of another"
+    " program, and what it changes in place, as nnx.jit's functions do with"
+    " their modules, is lost. Leave it as it is: jaxmem.plan takes it, and"
+    " jaxmem.enable() plans what it compiles.",
+  )
 
 
 def plan(

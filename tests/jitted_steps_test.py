@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
+from jaxmem_hlo import compiler_hook
 
 import jaxmem
 from jaxmem import targets
@@ -38,7 +39,12 @@ def _batch():
 
 
 def _copies(tree):
-  return jax.tree.map(np.array, tree)
+  def copy(array):
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+      array = jax.random.key_data(array)
+    return np.array(array)
+
+  return jax.tree.map(copy, tree)
 
 
 class _JittedTest(parameterized.TestCase):
@@ -69,11 +75,13 @@ def _flax_step():
       self.norm = nnx.BatchNorm(8, rngs=rngs)
       self.inner = nnx.Conv(8, 8, (3, 3), rngs=rngs)
       self.head = nnx.Linear(8, 5, rngs=rngs)
+      # Its keys are arrays of another shape for XLA than for jax.
+      self.drop = nnx.Dropout(0.1, rngs=rngs)
 
     def __call__(self, x):
       x = self.stem(x)
       x = nnx.relu(self.norm(x) + self.inner(x))
-      return self.head(x.mean(axis=(1, 2)))
+      return self.head(self.drop(x.mean(axis=(1, 2))))
 
   def make():
     net = Net()
@@ -133,6 +141,21 @@ class FlaxTest(_JittedTest):
     self.assertLessEqual(limited.total_bytes, plan.total_bytes)
     with self.assertRaises(jaxmem.InfeasibleError):
       jaxmem.plan(step, *abstract, *batch, memory_limit=1000)
+
+  def test_arrays_have_the_names_of_the_modules(self):
+    step, make = _flax_step()
+    plan = jaxmem.plan(step, *make(), *_batch(), options=_FAST)
+    names = {advice.argument for advice in plan.donation}
+    self.assertIn("net.stem.kernel", names)
+    self.assertIn("net.drop.rngs.key", names)
+    self.assertRegex(str(plan), r"KiB  optimizer \(\d+ arrays\)")
+    (hint,) = [h for h in plan.explain().hints if h.startswith("donate")]
+    self.assertRegex(hint, r"^donate optimizer, net: [\d.]+ KiB less")
+
+  def test_jitted_twice_is_warned_of(self):
+    step, _ = _flax_step()
+    with self.assertWarnsRegex(compiler_hook.PlanningWarning, "jitted by flax"):
+      jaxmem.jit(step)
 
   @_NEEDS_PLUGIN
   def test_for_a_device_that_is_not_here(self):
@@ -196,6 +219,31 @@ class EquinoxTest(_JittedTest):
     self.assertFalse(any(leaf.is_deleted() for leaf in leaves))
     self.assertEqual(plan.alias_bytes > 0, donate == "all")
     self.assert_is_what_runs(plan, lambda: train_step(net, *args))
+
+  def test_shapes_in_place_of_arrays(self):
+    _require("equinox")
+    import equinox as eqx
+
+    @eqx.filter_jit(donate="all-except-first")
+    def train_step(x, net):
+      loss, grads = eqx.filter_value_and_grad(
+        lambda net: jnp.sum(jax.vmap(net)(x[:, :8]) ** 2)
+      )(net)
+      return eqx.apply_updates(net, grads), loss
+
+    def make():
+      return eqx.nn.MLP(8, 4, 32, 2, key=jax.random.key(0))
+
+    x = jax.ShapeDtypeStruct((16, 9), jnp.float32)
+    plan = jaxmem.plan(train_step, x, eqx.filter_eval_shape(make))
+    expected = jaxmem.plan(train_step, jnp.zeros((16, 9)), make())
+    self.assertEqual(plan.order, expected.order)
+    self.assertEqual(plan.total_bytes, expected.total_bytes)
+    self.assertEqual(plan.donation, expected.donation)
+    # Nothing of a wrong step's own error is lost.
+    wrong = jax.ShapeDtypeStruct((16, 5), jnp.float32)
+    with self.assertRaisesRegex(TypeError, "dot"):
+      jaxmem.plan(train_step, wrong, eqx.filter_eval_shape(make))
 
 
 class KerasTest(_JittedTest):

@@ -95,8 +95,42 @@ def _lowered(
   """Returns the program that `lower` lowers; others run, the last does not."""
   found: list[jax_doors.Lowering] = []
   with jax_doors.watching(found.append):
-    fun.lower(*args, **kwargs)
+    try:
+      fun.lower(*args, **kwargs)
+    except Exception:
+      if not _has_plain_shapes((args, kwargs)):
+        raise
+      found.clear()
+      _lower_as_arrays(fun, args, kwargs)
   return found[-1] if found else None
+
+
+def _has_plain_shapes(arguments: Any) -> bool:
+  """Whether there are shapes among arguments, and none that is sharded."""
+  shapes = [a for a in arrays_in(arguments) if _is_shape(a)]
+  return bool(shapes) and all(shape.sharding is None for shape in shapes)
+
+
+def _is_shape(value: Any) -> bool:
+  return isinstance(value, jax.ShapeDtypeStruct)
+
+
+def _lower_as_arrays(
+  fun: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+  """Lowers with arrays that are being traced in place of shapes.
+
+  Equinox's filters take these for arrays, but shapes for constants.
+  """
+  leaves, tree = jax.tree.flatten((args, kwargs))
+
+  def lower(arrays: list[Any]) -> None:
+    given = iter(arrays)
+    filled = [next(given) if _is_shape(leaf) else leaf for leaf in leaves]
+    new_args, new_kwargs = tree.unflatten(filled)
+    fun.lower(*new_args, **new_kwargs)
+
+  jax.eval_shape(lower, [leaf for leaf in leaves if _is_shape(leaf)])
 
 
 def _compiled_first(

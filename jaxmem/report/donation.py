@@ -156,18 +156,30 @@ def _arguments(
 def _unknown_arguments(
   module: Module, names: Mapping[str, str]
 ) -> list[Argument]:
+  parts = [
+    _split(names.get(name, name) or f"argument {i}")
+    for i, (_, _, name) in enumerate(_parameters(module))
+  ]
   return [
     Argument(
-      group=names.get(name, name) or f"argument {i}",
+      group=group,
       place=None,
-      path="",
+      path=path,
       aval="",
       size_bytes=shapes.top_level_bytes(shape),
       is_requested=None,
       is_kept=True,
     )
-    for i, (_, shape, name) in enumerate(_parameters(module))
+    for (group, path), (_, shape, _) in zip(
+      parts, _parameters(module), strict=True
+    )
   ]
+
+
+def _split(name: str) -> tuple[str, str]:
+  """Splits an array's name: "model.layers[0]" is model and .layers[0]."""
+  group = re.split(r"[.\[]", name, maxsplit=1)[0]
+  return group, name[len(group) :]
 
 
 def _parameters(
@@ -327,6 +339,21 @@ def suggestion(advice: Iterable[DonationAdvice]) -> str:
   keywords = [f"donate_argnums={numbers}"] if numbers else []
   keywords += [f"donate_argnames={names}"] if names else []
   return ", ".join(keywords) if is_new else ""
+
+
+def possible_names(advice: Iterable[DonationAdvice]) -> list[str]:
+  """Returns what could be donated, largest first.
+
+  Arguments by their names, where all of one could be; else their arrays.
+  """
+  sizes: dict[str, int] = {}
+  for group in _groups(advice):
+    possible = [a for a in group if a.status == "possible"]
+    is_whole = all(a in possible or a.reason == _NOT_USED for a in group)
+    for item in possible:
+      name = item.group if is_whole else item.argument
+      sizes[name] = sizes.get(name, 0) + item.size_bytes
+  return sorted(sizes, key=lambda name: -sizes[name])
 
 
 def donation_lines(advice: Iterable[DonationAdvice]) -> list[str]:

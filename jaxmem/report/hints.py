@@ -30,13 +30,11 @@ def hints(plan: PlanData, frontier: Frontier | None) -> tuple[str, ...]:
 
 
 def _donate(plan: PlanData) -> list[str]:
-  possible = [a for a in plan.donation if a.status == "possible"]
-  size_bytes = sum(a.size_bytes for a in possible)
+  size_bytes = donation.possible_bytes(plan.donation)
   if not size_bytes:
     return []
-  how = donation.suggestion(plan.donation) or "donate " + _named(
-    [a.argument for a in sorted(possible, key=lambda a: -a.size_bytes)]
-  )
+  names = donation.possible_names(plan.donation)
+  how = donation.suggestion(plan.donation) or "donate " + _named(names)
   return [f"{how}: {units.format_bytes(size_bytes)} less for outputs"]
 
 

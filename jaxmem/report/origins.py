@@ -44,7 +44,8 @@ def scopes(op_name: str) -> tuple[str, ...]:
   Returns:
     Modules and named scopes, outermost first: ("Net", "Block_3", "Dense_0").
   """
-  return tuple(_scopes(_split(op_name)[:-1]))
+  # Where XLA made one operation of several, it lists their names.
+  return tuple(_scopes(_split(op_name.partition(";")[0])[:-1]))
 
 
 def _scopes(parts: list[str], depth: int = 0) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxmem_hlo.module import Module
 
 
@@ -106,7 +107,7 @@ def argument_names(
   arrays = [(p, x) for p, x in leaves if hasattr(x, "shape")]
   given = module.entry.parameters
   if len(given) != len(arrays) or not all(
-    _is_part(parameter.shape.dimensions, x.shape)
+    _is_part(parameter.shape.dimensions, _dimensions(x))
     for parameter, (_, x) in zip(given, arrays, strict=True)
   ):
     return {}
@@ -118,6 +119,13 @@ def argument_names(
     old = parameter.proto.metadata.op_name.replace("\\'", "'")
     names[old] = group + jax.tree_util.keystr(path[2:]).removesuffix(".value")
   return names
+
+
+def _dimensions(array: Any) -> Sequence[int]:
+  """Returns what XLA sees of an array's shape: random keys are words there."""
+  if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+    return jax.eval_shape(jax.random.key_data, array).shape
+  return array.shape
 
 
 def _is_part(local: Sequence[int], whole: Sequence[int]) -> bool:

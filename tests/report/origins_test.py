@@ -24,6 +24,8 @@ class ScopesTest(parameterized.TestCase):
     ("jit(step)/jvp(attend)/bqhd,bkhd->bhqk/dot_general", ("attend",)),
     ("jit(step)/layer(norm)/max", ("layer(norm)",)),
     ("jit(step)/unclosed(jvp(/max", ()),
+    ("jit(step)/Net/transpose;jit(step)/other/reshape", ("Net",)),
+    ("jit(step)/transpose;jit(step)/reshape", ()),
     ("add", ()),
     ("", ()),
   )
