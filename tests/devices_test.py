@@ -146,6 +146,7 @@ def test_bytes_against_exposed_time(devices):
   assert lines[2].endswith(f"{1e3 * loose.exposed_s:.2f} ms")
 
 
+@pytest.mark.slow
 def test_parameters_are_gathered_again_for_the_backward_pass(devices):
   step = residual_mlp(devices, fsdp=True, num_layers=6, policy=None)
   free = _plan(step)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jaxmem_hlo import compiler_hook
 
@@ -303,6 +304,7 @@ class KerasTest(_JittedTest):
     self.assertEqual(again.total_bytes, plan.total_bytes)
     self.assert_equal_trees(_copies(self._state()), before)
 
+  @pytest.mark.slow
   def test_the_train_step(self):
     plan = jaxmem.plan(
       self.model.train_step, self._state(), _batch(), donate_argnums=0

@@ -310,6 +310,7 @@ class FrontierTest(parameterized.TestCase):
     self.assertLessEqual(limited.total_bytes, limit)
     self.assertLessEqual(point.total_bytes, limit)
 
+  @pytest.mark.slow
   def test_the_page_draws_every_point(self):
     found = _unlimited().frontier([_limit(0.8), _limit(1.0)])
     with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,16 @@ from benchmarks import zoo
 
 _NUM_STEPS = 3
 _MODELS = tuple(sorted(zoo.MODELS))
+# Of each kind one that compiles in little time.
+_QUICK_MODELS = (
+  "alexnet",
+  "llama_lora",
+  "mobilenet_v2",
+  "randwire",
+  "resnet50",
+  "scan_transformer",
+  "unet",
+)
 
 
 def _bits(tree: Any) -> list[Any]:
@@ -39,8 +49,16 @@ def _copy(tree: Any) -> Any:
 
 
 class ZooTest(parameterized.TestCase):
-  @parameterized.parameters(*_MODELS)
+  @parameterized.parameters(*_QUICK_MODELS)
   def test_three_steps(self, name):
+    self._check(name)
+
+  @parameterized.parameters(*sorted({*_MODELS} - {*_QUICK_MODELS}))
+  @pytest.mark.slow
+  def test_three_steps_of_the_others(self, name):
+    self._check(name)
+
+  def _check(self, name):
     pair = record_modules.zoo_pair(name)
     step = zoo.build(name, 2, size="tiny")
     variables, opt_state, *batch = zoo.concrete(step)

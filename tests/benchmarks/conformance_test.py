@@ -1,5 +1,7 @@
 """Tests of running other projects' tests with every compile planned."""
 
+import pytest
+
 from benchmarks import conformance_report
 from benchmarks.conformance_runs import Runs
 
@@ -41,6 +43,7 @@ def test_that_is_skipped():
 """
 
 
+@pytest.mark.slow
 def test_a_file(tmp_path):
   (tmp_path / "some_test.py").write_text(_TESTS)
   row = Runs(checkout=tmp_path).measure("some_test.py")

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
 from absl.testing import absltest
 
 _SMALL = ("--calls=4", "--chunk=2", "--compiles=2", "--repetitions=1")
 
 
 class DoorOverheadTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_a_row_for_each_case(self):
     folder = self.enter_context(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder, "rows.jsonl")

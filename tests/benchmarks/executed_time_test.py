@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 from absl.testing import absltest, flagsaver
 
 _MISSING = [
@@ -80,6 +81,7 @@ def _row(kind, *, estimated, executed, compile_s=3.0, **others):
 
 
 class MeasureTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_all_ways_run_and_keep_their_limits(self):
     with flagsaver.as_parsed(rounds="2", shares=["0.9", "0.001"]):
       rows = executed_time_benchmark.measure("small", _small_step)

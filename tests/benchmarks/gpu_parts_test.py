@@ -45,7 +45,14 @@ def test_every_case_has_a_name_of_its_own():
     parts.by_name("none")
 
 
-@pytest.mark.parametrize("name", sorted(models.MODELS))
+# One of them is enough where there is little time.
+_BY_MODEL = [
+  pytest.param(name, marks=() if name == "llama_stack" else pytest.mark.slow)
+  for name in sorted(models.MODELS)
+]
+
+
+@pytest.mark.parametrize("name", _BY_MODEL)
 def test_models_keep_their_state_and_policies_its_order(name):
   built = [
     models.build(name, is_rehearsal=False, policy=policy)
@@ -71,7 +78,7 @@ def _num_products(step):
   return text.count("dot_general") + text.count("stablehlo.convolution")
 
 
-@pytest.mark.parametrize("name", sorted(models.MODELS))
+@pytest.mark.parametrize("name", _BY_MODEL)
 def test_policies_recompute_blocks_to_the_same_numbers(name):
   def build(policy=None):
     return models.build(name, is_rehearsal=True, policy=policy)
@@ -272,6 +279,7 @@ def _processes(text):
 @pytest.mark.skipif(
   not pathlib.Path("/proc/self/cmdline").exists(), reason="needs /proc"
 )
+@pytest.mark.slow
 def test_a_campaign_that_was_killed_goes_on(tmp_path):
   killed = _started(tmp_path, "--parts=rates,kernels")
   _wait_until(lambda: any(r["part"] == "kernels" for r in _rows(tmp_path)))
@@ -289,6 +297,7 @@ def test_a_campaign_that_was_killed_goes_on(tmp_path):
   assert text.count("gelu") == 1 and "Not measured" not in text
 
 
+@pytest.mark.slow
 def test_a_campaign_ends_inside_its_minutes(tmp_path):
   process = _started(tmp_path, "--minutes=0.01")
   _, errors = process.communicate()
@@ -299,6 +308,7 @@ def test_a_campaign_ends_inside_its_minutes(tmp_path):
   assert {row["status"] for row in rows} == {store.SKIPPED}
 
 
+@pytest.mark.slow
 def test_rehearsal_of_quick_parts(tmp_path):
   rows = _rehearse(tmp_path, "--parts=rates,kernels,auto")
   for row in rows:

@@ -1,5 +1,6 @@
 """Programs for what people reported behave as docs/known-issues.md says."""
 
+import pytest
 from absl.testing import absltest
 
 from benchmarks import known_issues_report, page
@@ -11,6 +12,7 @@ def _row_on_cpu(step: KnownStep) -> page.Row:
 
 
 class KnownIssuesTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_an_unrolled_loop_takes_one_iteration_s_memory(self):
     row = _row_on_cpu(KNOWN_STEPS["unrolled"])
     # A hundred arrays of indices, or two.

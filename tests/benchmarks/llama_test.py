@@ -67,6 +67,7 @@ class ModelTest(parameterized.TestCase):
     self.assertEqual(count, 8_030_261_248)  # As the paper's weights have.
 
   @parameterized.parameters(*llama.FORMS)
+  @pytest.mark.slow
   def test_policies_recompute_the_products_that_they_do_not_keep(self, form):
     kept = _num_products(form, None)
     extra = {

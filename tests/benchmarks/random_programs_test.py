@@ -166,6 +166,7 @@ class GeneratorTest(absltest.TestCase):
 
 
 class BenchmarkTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_a_row(self):
     folder = self.enter_context(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder, "rows.jsonl")

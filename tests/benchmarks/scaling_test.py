@@ -6,6 +6,7 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 import jax
+import pytest
 from absl.testing import absltest, parameterized
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
@@ -30,6 +31,7 @@ class StepsTest(parameterized.TestCase):
     self.assertGreater(second, first)
     self.assertEqual(third - second, second - first)
 
+  @pytest.mark.slow
   def test_a_step_runs(self):
     step = deep_steps.STEPS[deep_steps.SMALLEST].build(1)
     args = step.make_args()

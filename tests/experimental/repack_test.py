@@ -5,6 +5,7 @@ import warnings
 import cpu_steps
 import jax
 import jax.numpy as jnp
+import pytest
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.cpu_executable import UnsupportedExecutableError
 
@@ -25,6 +26,7 @@ class RepackTest(parameterized.TestCase):
       cpu_steps.run(name, repacked), cpu_steps.run(name, compiled)
     )
 
+  @pytest.mark.slow
   def test_donation_is_kept(self):
     name = cpu_steps.MODELS[-1]
     state = zoo.concrete(zoo.build(name, 2, size="tiny"))
@@ -48,6 +50,7 @@ class RepackTest(parameterized.TestCase):
     with self.assertRaises(UnsupportedExecutableError):
       repack(compiled, strict=True)
 
+  @pytest.mark.slow
   def test_an_executable_that_was_repacked_before(self):
     repacked = cpu_steps.pair(cpu_steps.MODELS[0])[1]
     with self.assertWarnsRegex(RuntimeWarning, "was loaded, not compiled"):

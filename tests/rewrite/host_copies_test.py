@@ -6,6 +6,7 @@ import random
 import unittest
 
 import edited_steps
+import pytest
 import small_steps
 import tiny_hlo
 from absl.testing import absltest, parameterized
@@ -285,6 +286,7 @@ class CompiledTest(parameterized.TestCase):
     self._check(edited)
     self.assertEqual(edited.host_bytes, 0)
 
+  @pytest.mark.slow
   def test_moves_of_a_model(self):
     step = zoo.build("gpt2_small", 2, size="tiny")
     moved = []

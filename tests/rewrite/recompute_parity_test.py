@@ -7,6 +7,7 @@ import edited_steps
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import small_steps
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
@@ -158,6 +159,7 @@ class ParityTest(parameterized.TestCase):
       self._run(edited.compiled, [params], x), self._run(plain, [params], x)
     )
 
+  @pytest.mark.slow
   def test_a_model(self):
     step = zoo.build("gpt2_small", 2, size="tiny")
     variables, opt_state, *batch = zoo.concrete(step)

@@ -36,6 +36,7 @@ class KeepTest(parameterized.TestCase):
     self.assertLen(_addresses(kept), 1)
     self.assertEqual(cpu_steps.run(name, kept), cpu_steps.run(name, compiled))
 
+  @pytest.mark.slow
   def test_donation_is_kept(self):
     name = cpu_steps.MODELS[-1]
     state = zoo.concrete(zoo.build(name, 2, size="tiny"))

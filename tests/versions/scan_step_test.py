@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scan_cases
 from absl.testing import absltest, parameterized
 from drop_problems import saving
@@ -304,6 +305,7 @@ class FullSizeTest(absltest.TestCase):
   @absltest.skipUnless(
     targets.is_available("h200"), "JAX's CUDA plugin is not installed."
   )
+  @pytest.mark.slow
   def test_gpt2_on_an_h200(self):
     step = zoo.MODELS["scan_transformer"](8, "full")
     dropping = scan_cases.dropping(step.function)
