@@ -167,6 +167,13 @@ def _saved_or_planned(name: str, options: argparse.Namespace) -> Plan | None:
 
 def _run_check(options: argparse.Namespace) -> int:
   baseline = _saved(options.baseline)
+  if baseline.budget is not None and options.memory_limit is None:
+    limit_bytes = baseline.budget.limit_bytes
+    raise UsageError(
+      f"{options.baseline} was planned under a limit of {limit_bytes} bytes,"
+      " and without one this step would take more; give --memory-limit"
+      f" {limit_bytes}, or plan the baseline again without"
+    )
   allowed_bytes = _growth(options.max_growth, baseline.total_bytes)
   plan = _planned_and_saved(options)
   if plan is None:

@@ -167,6 +167,18 @@ class PlanCommandsTest(parameterized.TestCase):
     code, out, _ = commands.run("diff", deeper, small)
     self.assertRegex(out, r"-64\.0 KiB +residuals")
 
+  def test_a_baseline_under_a_limit_is_not_compared_with_none(self):
+    saved = self._folder / "limited.json"
+    limited = ("--memory-limit", "400KiB", "--effort", "fast")
+    program = f"{__name__}:make_small"
+    code, _, err = commands.run("plan", program, *limited, "--json", str(saved))
+    self.assertEqual((code, err), (0, ""))
+    code, _, err = self._check("make_small", str(saved))
+    self.assertEqual(code, 2)
+    self.assertIn("give --memory-limit 409600,", err)
+    again = self._check("make_small", str(saved), "--memory-limit", "409600")
+    self.assertEqual((again[0], again[2]), (0, ""))
+
   def test_diff_of_two_programs(self):
     programs = [f"{__name__}:{f}" for f in ("make_small", "make_deeper")]
     code, out, err = commands.run("diff", *programs, "--effort", "fast")
