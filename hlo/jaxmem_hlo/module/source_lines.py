@@ -12,7 +12,8 @@ from jaxmem_hlo.proto import hlo_pb2
 # Installed packages, and Python's own library.
 _INSTALLED = re.compile(r"(?:^|/)(?:site-packages|dist-packages)/")
 _STANDARD = re.compile(r"/lib/python3[^/]*/|^<")
-# What jaxmem itself puts between the user and the step.
+# What jaxmem itself puts between the step and the line that asks for its plan.
+# That line says nothing of the step.
 _OWN = re.compile(
   r"/jaxmem/(?:(?:api|batch|cli|plan_commands|step_planner)\.py$"
   r"|(?:compiler|entry|jaxpr|runtime|script|targets|versions)/)"
@@ -32,17 +33,19 @@ def of_frame(index: hlo_pb2.StackFrameIndex, frame_id: int) -> str:
   Returns:
     "train.py:31", the innermost line outside of installed packages; and if such
     a package made the operation for it, "train.py:31 via flax/linen/a.py:5".
-    Without a line of the user's, that of the package alone.
+    Without a line of the step's own, that of the package alone.
   """
   innermost = ""
   while 0 < frame_id <= len(index.stack_frames):
     frame = index.stack_frames[frame_id - 1]
     location = index.file_locations[frame.file_location_id - 1]
     name = index.file_names[location.file_name_id - 1]
+    if _OWN.search(name):
+      break
     if _INSTALLED.search(name):
       if not innermost and not _SILENT.search(name):
         innermost = f"{_INSTALLED.split(name)[-1]}:{location.line}"
-    elif not _STANDARD.search(name) and not _OWN.search(name):
+    elif not _STANDARD.search(name):
       line = f"{name}:{location.line}"
       return f"{line}{_VIA}{innermost}" if innermost else line
     if frame.parent_frame_id >= frame_id:

@@ -38,7 +38,7 @@ class SourceLinesTest(parameterized.TestCase):
         "/clone/jaxmem/step_planner.py",
         f"{_SITE}/gpt/model.py",
       ],
-      "/u/train.py:1 via gpt/model.py:3",
+      "gpt/model.py:3",
     ),
     (
       "a_clone_of_jaxmem",
