@@ -9,6 +9,7 @@ for it. A collective whose done follows its start at once hides nothing.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -52,6 +53,41 @@ class StepTime:
   exposed_s: float = 0.0
   num_asynchronous: int = 0
   num_synchronous: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+  """A collective, or a copy to or from the host. Seconds are estimates.
+
+  Attributes:
+    link: What it runs on.
+    start: Id of the instruction that starts it.
+    done: Id of the one that waits for it; `start` again where it is one kernel.
+    seconds: What it takes.
+    exposed_s: How long the device waits for it, and runs nothing.
+    is_synchronous: Whether nothing else runs beside it.
+  """
+
+  link: Link
+  start: int
+  done: int
+  seconds: float
+  exposed_s: float
+  is_synchronous: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleTrace:
+  """Where the time of one step goes. What loops run counts once for all of it.
+
+  Attributes:
+    seconds: Instruction id -> how long the device is at it; what an instruction
+      calls is counted there. They add up to `StepTime.seconds`.
+    transfers: All of them, each with the time of all iterations.
+  """
+
+  seconds: dict[int, float]
+  transfers: list[Transfer]
 
 
 def step_time(module: Module, rates: Rates) -> StepTime:
@@ -147,6 +183,9 @@ class ScheduleTimer:
     """
     if computation_id is None:
       computation_id = module.entry.id
+    return StepTime(**self._run(module, computation_id).total)
+
+  def _run(self, module: Module, computation_id: int) -> _Run:
     run = _Run(self.transfers, self.seconds)
     for instruction in module.schedule(computation_id):
       if instruction.id in self.transfers:
@@ -160,7 +199,50 @@ class ScheduleTimer:
         run.compute(
           instruction, self._called(module, instruction), is_collective
         )
-    return StepTime(**run.total)
+      run.clock_s.append(run.total["seconds"])
+    return run
+
+  def trace(self, module: Module) -> ScheduleTrace:
+    """Returns where the time of a step goes; see `time`.
+
+    Args:
+      module: As for `time`.
+    """
+    found = ScheduleTrace(seconds={}, transfers=[])
+    self._trace(module, module.entry.id, 1, found)
+    return found
+
+  def _trace(
+    self, module: Module, computation_id: int, times: int, found: ScheduleTrace
+  ) -> None:
+    run = self._run(module, computation_id)
+    clock = itertools.pairwise([0.0, *run.clock_s])
+    for instruction, (begin_s, end_s) in zip(
+      module.schedule(computation_id), clock, strict=True
+    ):
+      is_caller = instruction.opcode in _CALLERS
+      seconds = 0.0 if is_caller else times * (end_s - begin_s)
+      found.seconds[instruction.id] = seconds
+      for callee in instruction.callees if is_caller else ():
+        inner = times * self._num_runs(module, instruction, callee)
+        self._trace(module, callee, inner, found)
+    found.transfers.extend(
+      dataclasses.replace(
+        transfer,
+        seconds=times * transfer.seconds,
+        exposed_s=times * transfer.exposed_s,
+      )
+      for transfer in run.ended
+    )
+
+  def _num_runs(self, module: Module, caller: Instruction, callee: int) -> int:
+    """Returns how often a caller runs a callee: of branches, the dearest."""
+    if caller.opcode == "while":
+      return trip_count(caller)
+    if caller.opcode == "call":
+      return 1
+    dearest = max(caller.callees, key=lambda c: self.time(module, c).seconds)
+    return int(callee == dearest)
 
   def _called(
     self, module: Module, instruction: Instruction
@@ -191,6 +273,8 @@ class _Run:
 
   Attributes:
     total: The fields of its `StepTime` so far.
+    clock_s: Seconds from the begin until each of its instructions was done.
+    ended: The transfers that were waited for.
   """
 
   def __init__(
@@ -201,10 +285,12 @@ class _Run:
     self._transfers = transfers
     self._seconds = seconds
     self.total: dict[str, Any] = dataclasses.asdict(StepTime())
+    self.clock_s: list[float] = []
+    self.ended: list[Transfer] = []
     self._links = LinkClock()
     # By the id of its start: when what is under way ends.
     self._done_at: dict[int, float] = {}
-    # Collectives beside which nothing has run yet.
+    # Transfers beside which nothing has run yet.
     self._alone: set[int] = set()
 
   def start(self, start: Instruction) -> None:
@@ -212,8 +298,8 @@ class _Run:
     link, seconds = self._transfers[start.id]
     now = self.total["seconds"]
     self._done_at[start.id] = self._links.begin(link, now, seconds)
+    self._alone.add(start.id)
     if link == "collectives":
-      self._alone.add(start.id)
       self._add(collective_s=seconds)
     elif link == "to host":
       self._add(to_host_bytes=copied_bytes(start))
@@ -228,12 +314,24 @@ class _Run:
       return
     waits_s = max(0.0, self._done_at.pop(start_id) - self.total["seconds"])
     self._add(seconds=waits_s)
-    if self._transfers[start_id][0] != "collectives":
+    link, seconds = self._transfers[start_id]
+    is_synchronous = start_id in self._alone
+    if link != "collectives":
       self._add(waiting_s=waits_s)
-    elif start_id in self._alone:
+    elif is_synchronous:
       self._add(exposed_s=waits_s, num_synchronous=1)
     else:
       self._add(exposed_s=waits_s, num_asynchronous=1)
+    self.ended.append(
+      Transfer(
+        link=link,
+        start=start_id,
+        done=done.id,
+        seconds=seconds,
+        exposed_s=waits_s,
+        is_synchronous=is_synchronous,
+      )
+    )
 
   def compute(
     self, instruction: Instruction, called: StepTime | None, is_collective: bool
@@ -253,6 +351,16 @@ class _Run:
     self._add(seconds=seconds)
     if is_collective:
       self._add(collective_s=seconds, exposed_s=seconds, num_synchronous=1)
+      self.ended.append(
+        Transfer(
+          link="collectives",
+          start=instruction.id,
+          done=instruction.id,
+          seconds=seconds,
+          exposed_s=seconds,
+          is_synchronous=True,
+        )
+      )
 
   def _add(self, **more: float) -> None:
     for name, value in more.items():
