@@ -39,8 +39,7 @@ from jaxmem.compiler import (
   handling,
 )
 from jaxmem.planning import DecidedModules, LimitPlan, PlannedModule, Request
-from jaxmem.step_planner import budget_of
-from jaxmem.versions import pick
+from jaxmem.versions import budget_of, pick
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
 _BATCH = flags.DEFINE_integer("batch", 8, "Examples per step.")

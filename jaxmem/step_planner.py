@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jaxlib.version
 from jaxmem_hlo import replay
-from jaxmem_hlo.assignment import Assignment, AssignmentModel
+from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 from jaxmem_hlo.proto import hlo_pb2
 
@@ -38,6 +38,7 @@ from jaxmem.planning import (
   plan_frontier,
 )
 from jaxmem.report import (
+  Arguments,
   Budget,
   Frontier,
   HostTraffic,
@@ -46,6 +47,7 @@ from jaxmem.report import (
   Plan,
   Progress,
   Status,
+  ValueOrigins,
   communication_of,
   donation,
   layout,
@@ -53,9 +55,15 @@ from jaxmem.report import (
   replicated,
   resharded,
   signature,
+  time_steps,
 )
 from jaxmem.version import __version__
-from jaxmem.versions import Version, pick, small_planners, smallest_bytes
+from jaxmem.versions import (
+  cost_of_limit,
+  pick,
+  small_planners,
+  smallest_bytes,
+)
 
 _VERSIONS = {
   "jax": jax.__version__,
@@ -120,10 +128,10 @@ class StepPlanner:
     budget = None
     if isinstance(planned.decision, LimitPlan):
       device = self._request.device(planned.decision.platform)
+      temps = (_memory(c).temp_size_in_bytes for c in (baseline, compiled))
       written = schedules.module(step)
-      written_s = cost.step_time(written, device.rates).seconds
-      written_s += device.mapping_s(_memory(baseline).temp_size_in_bytes)
-      budget = budget_of(planned.decision, version, written_s, self._share)
+      budget = cost_of_limit(planned, version, written, device, *temps)
+      budget = dataclasses.replace(budget, share=self._share)
     name = getattr(self._fun, "__name__", type(self._fun).__name__)
     signed, names = None, {}
     if self._is_caught(args, kwargs):
@@ -273,6 +281,15 @@ class _Program:
     """The name of the device planned for."""
     return self.request.device_name
 
+  def layout(self, model: AssignmentModel) -> layout.Layout:
+    """Returns where every value of a version of its module lives."""
+    return layout.describe(model.module, model.assign(), self.origins(model))
+
+  def origins(self, model: AssignmentModel) -> ValueOrigins:
+    """Returns where the values of a version of its module come from."""
+    arguments = Arguments(model.analysis, self.argument_names)
+    return ValueOrigins(model.analysis, arguments)
+
   def replay(self) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""
     real = self._compile_again()
@@ -300,35 +317,6 @@ class _Program:
     return plan_frontier(planners, limits, self.name, self.target)
 
 
-def budget_of(
-  plan: LimitPlan,
-  version: Version,
-  written_s: float,
-  share: LimitShare | None = None,
-) -> Budget:
-  """Returns what a byte limit cost.
-
-  Args:
-    plan: The plan that meets it.
-    version: The version of the step that was planned.
-    written_s: Estimated seconds of XLA's own schedule of the step as written.
-    share: What the limit is a share of, if it is one.
-  """
-  return Budget(
-    limit_bytes=plan.limit_bytes,
-    share=share,
-    num_recomputed=len(plan.edits.recomputes),
-    num_offloaded=len(plan.edits.offloads),
-    num_dropped=version.num_residuals,
-    dropped_bytes=version.saved_bytes,
-    # The version recomputes what it dropped already.
-    step_s=plan.step_s - version.extra_s,
-    extra_s=plan.extra_s + version.extra_s,
-    written_s=written_s,
-    schedule_s=plan.schedule_s,
-  )
-
-
 def _result(
   program: _Program,
   baseline: jax.stages.Compiled,
@@ -348,9 +336,8 @@ def _result(
   is_exact = (own_bytes, temp_bytes) == predicted
   num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
   bound = 0 if num_rematerialized else decision.lower_bound_bytes
-  before = AssignmentModel(planned.given, decision.platform).assign()
-  assigned = planned.model.assign()
-  after = layout.describe(planned.module, assigned)
+  before = program.layout(AssignmentModel(planned.given, decision.platform))
+  after = program.layout(planned.model)
   rates = program.request.device(decision.platform).rates
   return Plan(
     name=program.name,
@@ -379,27 +366,25 @@ def _result(
     communication=communication_of(planned.module, rates),
     baseline_communication=communication_of(planned.given, rates),
     replicated=replicated(arguments),
-    resharded=resharded(planned.module, assigned, after),
-    order=tuple(
-      i.name for i in planned.module.schedule(planned.module.entry.id)
-    ),
+    resharded=resharded(planned.module, planned.model.assign(), after),
+    order=planned.order,
     donation=advice,
-    peak=_peak(program, assigned, memory),
-    before=layout.describe(planned.given, before),
+    peak=_peak(program, memory),
+    before=before,
     after=after,
+    baseline_timing=time_steps(planned.given, rates, before.num_steps),
+    timing=time_steps(planned.module, rates, after.num_steps),
     program=program,
   )
 
 
-def _peak(
-  program: _Program, assigned: Assignment, memory: Any
-) -> tuple[PeakRow, ...]:
+def _peak(program: _Program, memory: Any) -> tuple[PeakRow, ...]:
   total_bytes = memory.argument_size_in_bytes + memory.output_size_in_bytes
   total_bytes += memory.temp_size_in_bytes - memory.alias_size_in_bytes
+  model = program.planned.model
   return peak_rows(
-    program.planned.model.analysis,
-    assigned,
-    argument_names=program.argument_names,
+    program.origins(model),
+    model.assign(),
     output_paths=program.output_paths,
     total_bytes=total_bytes,
   )

@@ -165,6 +165,11 @@ class PlannedModule[D: Decision]:
     return AssignmentModel(self.module, self.decision.platform)
 
   @property
+  def order(self) -> tuple[str, ...]:
+    """Names of the entry's instructions in the planned execution order."""
+    return tuple(i.name for i in self.module.schedule(self.module.entry.id))
+
+  @property
   def planned_bytes(self) -> int:
     """Predicted temporaries of the planned module."""
     return self.decision.planned_bytes

@@ -1,6 +1,7 @@
 """Reports of a plan: what was saved, how far from the bound, and why."""
 
-from jaxmem.report import donation, layout, signature
+from jaxmem.report import donation, edit_costs, layout, signature
+from jaxmem.report.argument_kinds import Arguments
 from jaxmem.report.communication import (
   Communication,
   Exchange,
@@ -15,6 +16,7 @@ from jaxmem.report.peak import PeakRow, peak_rows
 from jaxmem.report.plan import Plan, PlannedProgram
 from jaxmem.report.plan_data import (
   Budget,
+  EditCost,
   HostTraffic,
   LimitShare,
   Status,
@@ -23,10 +25,14 @@ from jaxmem.report.plan_json import read_fields
 from jaxmem.report.plan_page import plan_html
 from jaxmem.report.progress import Progress
 from jaxmem.report.timeline import Table
+from jaxmem.report.timing import time_steps
+from jaxmem.report.value_origins import ValueOrigins
 
 __all__ = [
+  "Arguments",
   "Budget",
   "Communication",
+  "EditCost",
   "Exchange",
   "Frontier",
   "HostTraffic",
@@ -39,9 +45,11 @@ __all__ = [
   "Replicated",
   "Status",
   "Table",
+  "ValueOrigins",
   "batch_fragment",
   "communication_of",
   "donation",
+  "edit_costs",
   "layout",
   "peak_rows",
   "plan_html",
@@ -49,4 +57,5 @@ __all__ = [
   "replicated",
   "resharded",
   "signature",
+  "time_steps",
 ]

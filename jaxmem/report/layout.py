@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 import numpy as np
 from jaxmem_hlo.assignment import Allocation, Assignment
+from jaxmem_hlo.buffers import Value
 from jaxmem_hlo.module import Module
 
 from jaxmem.report.operations import OperationNames
+from jaxmem.report.value_origins import ValueOrigins
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,10 @@ class PlannedBuffer:
     start: First step at which it is live, on the flattened schedule.
     end: One past the last such step.
     source: Where in the user's program it comes from.
+    kind: "residuals", "parameter gradients", ...; `docs/explain.md` lists them.
+      Empty where nobody asked.
+    module: The scopes that it comes from: "Net/Block_3"; empty if not known.
+    operation: What makes it, by jax's name; empty if not known.
   """
 
   name: str
@@ -33,6 +39,9 @@ class PlannedBuffer:
   start: int
   end: int
   source: str = ""
+  kind: str = ""
+  module: str = ""
+  operation: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +49,7 @@ class Layout:
   """All buffers of one version of the program, and its live bytes.
 
   Attributes:
-    buffers: Every value that is not a constant.
+    buffers: Every value in the device's memory that is not a constant.
     peak_step: The step with the most live bytes in the temp allocation.
     max_live_bytes: Live bytes of the temp allocation at that step.
     temp_bytes: Size of the temp allocation.
@@ -71,15 +80,22 @@ class Layout:
     return sorted(found.values(), key=lambda b: (-b.size_bytes, b.name))
 
 
-def describe(module: Module, assignment: Assignment) -> Layout:
+def describe(
+  module: Module,
+  assignment: Assignment,
+  origins: ValueOrigins | None = None,
+) -> Layout:
   """Lists where every value lives and when.
 
   Args:
     module: The module that was assigned.
     assignment: A buffer assignment of it.
+    origins: Where its values come from, to be told of each; None for no kinds,
+      modules and operations.
 
   Returns:
-    The layout; constants are left out, and so are empty values.
+    The layout; constants are left out, and so are empty values and those in the
+    host's memory.
   """
   buffers = []
   names = OperationNames(module)
@@ -90,10 +106,16 @@ def describe(module: Module, assignment: Assignment) -> Layout:
       continue
     name = _name(allocation, num_outputs)
     num_outputs += allocation.kind == "output"
+    if allocation.memory_space:
+      # What is in the host's memory takes none of the device's.
+      continue
     found = _buffers(names, assignment, allocation, name)
     if allocation.kind == "temp":
       temps.extend(found)
     buffers.extend(found)
+  if origins is not None:
+    values = {v.name: v for v in assignment.ranges}
+    buffers = [_with_origin(b, values[b.name], origins) for b in buffers]
   num_steps = 1 + max((r.end for r in assignment.ranges.values()), default=0)
   live = live_bytes(temps, num_steps)
   return Layout(
@@ -140,6 +162,18 @@ def _buffers(
         )
       )
   return found
+
+
+def _with_origin(
+  buffer: PlannedBuffer, value: Value, origins: ValueOrigins
+) -> PlannedBuffer:
+  kind = origins.kind(value)
+  return dataclasses.replace(
+    buffer,
+    kind=kind,
+    module="/".join(origins.module(value, kind)),
+    operation=origins.operation(value),
+  )
 
 
 def live_bytes(buffers: Iterable[PlannedBuffer], num_steps: int) -> np.ndarray:

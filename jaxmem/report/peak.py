@@ -21,10 +21,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxmem_hlo.assignment import Allocation, Assignment
-from jaxmem_hlo.buffers import BufferAnalysis, Value
+from jaxmem_hlo.buffers import Value
 from jaxmem_hlo.module import shapes, source_lines
 
-from jaxmem.report.argument_kinds import Arguments
 from jaxmem.report.value_origins import ValueOrigins
 
 PACKING = "packing"
@@ -59,20 +58,17 @@ class PeakRow:
 
 
 def peak_rows(
-  analysis: BufferAnalysis,
+  origins: ValueOrigins,
   assignment: Assignment,
   *,
-  argument_names: Mapping[str, str],
   output_paths: Sequence[str],
   total_bytes: int,
 ) -> tuple[PeakRow, ...]:
   """Lists what a program's bytes are at its peak, the largest first.
 
   Args:
-    analysis: Of the scheduled module.
+    origins: Where the values of the scheduled module come from.
     assignment: Of its buffers.
-    argument_names: The names of arguments in the module -> better ones, where
-      there are any.
     output_paths: Where in the result each output lies, in order; empty if that
       is not known.
     total_bytes: Of the whole program, as XLA measured them.
@@ -80,8 +76,7 @@ def peak_rows(
   Returns:
     Rows that add up to the total.
   """
-  arguments = Arguments(analysis, argument_names)
-  found = _Rows(analysis, assignment, arguments, output_paths)
+  found = _Rows(origins, assignment, output_paths)
   rows = [row for row in found.all() if row.size_bytes]
   rest = total_bytes - assignment.program_bytes
   if rest:
@@ -94,23 +89,21 @@ class _Rows:
   """The rows of one program.
 
   Args:
-    analysis: As for `peak_rows`.
+    origins: As for `peak_rows`.
     assignment: Likewise.
-    arguments: What the program's arguments are.
-    output_paths: As for `peak_rows`.
+    output_paths: Likewise.
   """
 
   def __init__(
     self,
-    analysis: BufferAnalysis,
+    origins: ValueOrigins,
     assignment: Assignment,
-    arguments: Arguments,
     output_paths: Sequence[str],
   ):
-    self._analysis = analysis
+    analysis = self._analysis = origins.analysis
     self._assignment = assignment
-    self._arguments = arguments
-    self._origins = ValueOrigins(analysis, arguments)
+    self._arguments = origins.arguments
+    self._origins = origins
     root = analysis.module.entry.root
     outputs = [
       index

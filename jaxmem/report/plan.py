@@ -165,6 +165,8 @@ class Plan(PlanData):
       self.after,
       lower_bound_bytes=self.lower_bound_bytes,
       facts=plan_text.facts(self),
+      timings=(self.baseline_timing, self.timing),
+      edits=() if self.budget is None else self.budget.edits,
       explanation=self.explain().to_html(),
     )
     with open(path, "w", encoding="utf-8") as file:

@@ -9,6 +9,7 @@ from jaxmem.report.communication import Communication, Replicated
 from jaxmem.report.donation import DonationAdvice
 from jaxmem.report.layout import Layout, PlannedBuffer
 from jaxmem.report.peak import PeakRow
+from jaxmem.report.timing import Timing
 
 Status = Literal["optimal", "feasible", "baseline"]
 
@@ -50,6 +51,29 @@ class LimitShare:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EditCost:
+  """What one thing that was done for a limit saves, and takes.
+
+  Attributes:
+    kind: "recompute", "gather again", "offload", "blocks", "loop residuals",
+      "order", or "all else".
+    name: The instruction that runs again, or whose value moves; in words what
+      else was done.
+    source: Where in the user's program it comes from; empty if not known.
+    freed_bytes: How much less temporary memory there is for it. Of a value that
+      is made again or moved: its bytes, if it would be live at the peak of the
+      same order without edits, and is not.
+    extra_s: Estimated seconds that it adds to a step.
+  """
+
+  kind: str
+  name: str
+  source: str
+  freed_bytes: int
+  extra_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
   """What a byte limit cost. Seconds are estimates for the target.
 
@@ -70,6 +94,9 @@ class Budget:
       it, too: copies that are gone, originals that nobody reads any more, what
       XLA fuses otherwise, waiting for the host. Both count what mapping the
       temporaries takes on a CPU.
+    edits: What each thing that was done for the limit saves, and takes. They
+      add up: to the temporaries that the plan saves of XLA's own, and to the
+      seconds that its schedule takes more.
   """
 
   limit_bytes: int
@@ -82,6 +109,7 @@ class Budget:
   extra_s: float
   written_s: float
   schedule_s: float
+  edits: tuple[EditCost, ...] = dataclasses.field(default=(), repr=False)
 
   @property
   def extra(self) -> float:
@@ -142,6 +170,8 @@ class PlanData:
       up to `total_bytes`.
     before: The buffers under XLA's own order.
     after: The buffers under the plan.
+    baseline_timing: When the steps of XLA's own schedule run.
+    timing: When those of the plan run.
   """
 
   name: str
@@ -177,6 +207,8 @@ class PlanData:
   peak: tuple[PeakRow, ...] = dataclasses.field(repr=False)
   before: Layout = dataclasses.field(repr=False)
   after: Layout = dataclasses.field(repr=False)
+  baseline_timing: Timing = dataclasses.field(repr=False)
+  timing: Timing = dataclasses.field(repr=False)
 
   @property
   def total_bytes(self) -> int:

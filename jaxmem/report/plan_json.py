@@ -12,7 +12,7 @@ from jaxmem.report.layout import Layout
 from jaxmem.report.plan_data import PlanData
 
 # Raised when the fields or their meanings change.
-_FORMAT_NUMBER = 7
+_FORMAT_NUMBER = 8
 # XLA counts in 64 bits, and no program has that many steps.
 _MOST = 2**63
 _MOST_STEPS = 2**24
@@ -49,6 +49,8 @@ def from_json[P: PlanData](text: str, plan_class: type[P]) -> P:
     plan = plan_class(**read_fields(PlanData, record))
     _check_layout(plan.before, "before")
     _check_layout(plan.after, "after")
+    plan.baseline_timing.check(plan.before.num_steps)
+    plan.timing.check(plan.after.num_steps)
     return plan
   except (RecursionError, ValueError) as error:
     raise ValueError(

@@ -7,8 +7,12 @@ which bands. `timeline.render_html` draws them, and knows nothing of plans.
 import string
 from collections.abc import Sequence
 
+from jaxmem.report.edits_report import edits_html
 from jaxmem.report.layout import Layout, PlannedBuffer, live_bytes
+from jaxmem.report.picture import layouts_svg
+from jaxmem.report.plan_data import EditCost
 from jaxmem.report.timeline import Arena, Rectangle, Table, render_html
+from jaxmem.report.timing import Timing
 
 # A slot that holds an argument and the output that follows it has two values;
 # it is drawn when something else moves in between.
@@ -27,6 +31,8 @@ def plan_html(
   lower_bound_bytes: int,
   facts: Sequence[tuple[str, str]],
   table: Table | None = None,
+  timings: tuple[Timing, Timing] | None = None,
+  edits: Sequence[EditCost] = (),
   explanation: str = "",
 ) -> str:
   """Returns a page that shows a plan beside XLA's own.
@@ -38,21 +44,28 @@ def plan_html(
     lower_bound_bytes: No order of the program has smaller temporaries.
     facts: Pairs of a label and a value, shown above the picture.
     table: Shown above the facts, if there is one.
+    timings: When the steps of both run, if that is known.
+    edits: What a byte limit cost, edit by edit.
     explanation: HTML that says what the bytes at the peak are; shown below the
       picture.
   """
   slots = _shared_slots(before) | _shared_slots(after)
+  own_timing, timing = timings or (None, None)
+  below = edits_html(edits) if edits else ""
+  if explanation:
+    below += _PEAK.substitute(trees=explanation)
   return render_html(
     title=title,
     subtitle="Temporary memory by address and schedule step, XLA's own plan and"
     " jaxmem's. Slots of arguments and outputs that also serve temporaries are"
     " drawn above.",
-    before=_arena("XLA", before, slots),
-    after=_arena("jaxmem", after, slots),
+    before=_arena("XLA", before, slots, own_timing),
+    after=_arena("jaxmem", after, slots, timing),
     lower_bound_bytes=lower_bound_bytes,
     facts=facts,
     table=table,
-    below=_PEAK.substitute(trees=explanation) if explanation else "",
+    below=below,
+    still=layouts_svg(before, after),
   )
 
 
@@ -70,7 +83,9 @@ def _shared_slots(layout: Layout) -> set[str]:
   return found - {"temp"}
 
 
-def _arena(title: str, layout: Layout, slots: set[str]) -> Arena:
+def _arena(
+  title: str, layout: Layout, slots: set[str], timing: Timing | None
+) -> Arena:
   groups = _by_allocation(layout)
   temps = groups.pop("temp")
   top = layout.temp_bytes
@@ -90,10 +105,11 @@ def _arena(title: str, layout: Layout, slots: set[str]) -> Arena:
     live_bytes=tuple(live_bytes(temps, layout.num_steps).tolist()),
     num_steps=layout.num_steps,
     allocations=tuple(bands),
+    timing=timing,
   )
 
 
-def _rectangle(buffer: PlannedBuffer, base: int, kind: str) -> Rectangle:
+def _rectangle(buffer: PlannedBuffer, base: int, slot_kind: str) -> Rectangle:
   return Rectangle(
     name=buffer.name,
     size_bytes=buffer.size_bytes,
@@ -101,5 +117,7 @@ def _rectangle(buffer: PlannedBuffer, base: int, kind: str) -> Rectangle:
     start=buffer.start,
     end=buffer.end,
     source=buffer.source,
-    kind=kind,
+    kind=buffer.kind or slot_kind,
+    module=buffer.module,
+    operation=buffer.operation,
   )

@@ -10,6 +10,7 @@ from jaxmem.report.communication import (
   resharded_lines,
 )
 from jaxmem.report.donation import donation_lines
+from jaxmem.report.edits_report import edits_lines
 from jaxmem.report.layout import PlannedBuffer
 from jaxmem.report.plan_data import (
   Budget,
@@ -39,6 +40,7 @@ def summary(plan: PlanData) -> str:
   ]
   if plan.budget is not None:
     lines.append(f"  byte limit    {_budget_line(plan.budget)}")
+    lines += [f"    {line}" for line in edits_lines(plan.budget.edits)]
   if plan.host is not None:
     lines.append(f"  on the host   {_host_line(plan.host)}")
   exchanged = communication_lines(
@@ -81,9 +83,14 @@ def facts(plan: PlanData) -> list[tuple[str, str]]:
     ("Whole program", units.format_bytes(plan.total_bytes)),
     ("Instructions", str(plan.num_instructions)),
     ("Copies removed", str(plan.num_removed_copies)),
-    *((label.strip().capitalize(), line) for label, line in exchanged[:2]),
+    *((_title(label), line) for label, line in exchanged[:2]),
     ("jax", plan.versions.get("jax", "")),
   ]
+
+
+def _title(label: str) -> str:
+  words = label.strip()
+  return words[:1].upper() + words[1:]
 
 
 def _bound_line(plan: PlanData) -> str:

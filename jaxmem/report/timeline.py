@@ -1,13 +1,13 @@
 """Draws buffers on one HTML page, address against schedule step.
 
 `plan_page.plan_html` says which rectangles to draw, and calls `render_html`;
-nothing here knows what a plan is. The browser runs timeline_model.js, _panel.js
-and _page.js.
+nothing here knows what a plan is. The browser runs the scripts beside this
+file; timeline_page.js puts together what the others do.
 
 Every buffer is a rectangle, before and after side by side on one scale, with
-the live bytes and their lower bound below. The page holds its data, style and
-script, opens from disk and asks the network for nothing (its content security
-policy forbids it).
+the live bytes and their lower bound below, and under them what runs when. The
+page holds its data, style and script, opens from disk and asks the network for
+nothing (its content security policy forbids it).
 
 The form is that in which the storage allocation literature draws a placement;
 see Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
@@ -23,10 +23,42 @@ import string
 import urllib.parse
 from collections.abc import Sequence
 
-KINDS = ("temp", "donated", "output", "parameter")
+from jaxmem.report.timing import Timing
 
-# In the order in which the browser must read them.
-_SCRIPTS = ("timeline_model.js", "timeline_panel.js", "timeline_page.js")
+# The colour of each kind; any other kind is grey. Alike in colour is what is
+# seldom in one place: a layer's parameters and its results.
+KIND_COLOURS = {
+  "residuals": 0,
+  "intermediate values": 0,
+  "temp": 0,
+  "activations": 1,
+  "inputs": 1,
+  "activation gradients": 2,
+  "donated": 2,
+  "parameter gradients": 3,
+  "parameters": 4,
+  "outputs": 4,
+  "output": 4,
+  "optimizer update": 5,
+  "optimizer state": 5,
+  "communication": 6,
+  "recomputed": 7,
+  "copies of arguments": 8,
+}
+_GREY = 9
+_LINKS = ("collectives", "to host", "from host")
+
+# In the order in which the browser must read them: the last one starts.
+_SCRIPTS = (
+  "timeline_model.js",
+  "timeline_lanes.js",
+  "timeline_frame.js",
+  "timeline_panel.js",
+  "timeline_table.js",
+  "timeline_controls.js",
+  "timeline_pointers.js",
+  "timeline_page.js",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +74,9 @@ class Rectangle:
     end: One past the last step; a buffer with `end == start` is listed but not
       drawn.
     source: Source line, or empty if unknown.
-    kind: One of `KINDS`.
+    kind: What it is; those in `KIND_COLOURS` have a colour of their own.
+    module: Scopes that it comes from, "Net/Block_3", or empty.
+    operation: What makes it, or empty.
   """
 
   name: str
@@ -52,6 +86,8 @@ class Rectangle:
   end: int
   source: str = ""
   kind: str = "temp"
+  module: str = ""
+  operation: str = ""
 
   def __post_init__(self) -> None:
     if self.size_bytes < 0 or self.offset_bytes < 0:
@@ -63,11 +99,6 @@ class Rectangle:
       raise ValueError(
         f"Buffer {self.name!r} must have 0 <= start <= end, got "
         f"[{self.start}, {self.end})."
-      )
-    if self.kind not in KINDS:
-      raise ValueError(
-        f"Buffer {self.name!r} must have one of the kinds {KINDS}, got "
-        f"{self.kind!r}."
       )
 
 
@@ -84,6 +115,7 @@ class Arena:
     allocations: Bands `(name, offset_bytes, size_bytes)` if several allocations
       are drawn one above the other, the heap of temporaries first. Empty
       means one band of `height_bytes`.
+    timing: When the steps run; None if that is not known.
   """
 
   title: str
@@ -92,6 +124,7 @@ class Arena:
   live_bytes: tuple[int, ...]
   num_steps: int
   allocations: tuple[tuple[str, int, int], ...] = ()
+  timing: Timing | None = None
 
   def __post_init__(self) -> None:
     if len(self.live_bytes) != self.num_steps:
@@ -99,6 +132,8 @@ class Arena:
         f"Arena {self.title!r} must have live_bytes for each of its "
         f"{self.num_steps} steps, got {len(self.live_bytes)}."
       )
+    if self.timing is not None:
+      self.timing.check(self.num_steps)
     for rectangle in self.rectangles:
       if rectangle.end > self.num_steps:
         raise ValueError(
@@ -133,6 +168,7 @@ def render_html(
   facts: Sequence[tuple[str, str]] = (),
   table: Table | None = None,
   below: str = "",
+  still: str = "",
 ) -> str:
   """Returns the page, UTF-8 text that loads no other files.
 
@@ -147,7 +183,10 @@ def render_html(
       over the live bytes of both sides. None if unknown.
     facts: Pairs of a label and a value, shown in this order above the picture.
     table: Shown above the picture and the facts, if there is one.
-    below: HTML, shown as it is below the picture.
+    below: HTML, shown as it is below the picture. A table in it of the class
+      "sortable" can be sorted by its columns; of those of the class "number",
+      by what is in `data-value`.
+    still: HTML, shown in the place of the picture where no script may run.
   """
   data = _encode((before, after), lower_bound_bytes)
   return string.Template(_read("timeline.html")).substitute(
@@ -159,6 +198,7 @@ def render_html(
       for label, value in facts
     ),
     below=below,
+    still=still,
     style=_read("timeline.css"),
     script="\n".join(_read(name) for name in _SCRIPTS),
     data=_script_safe(json.dumps(data, separators=(",", ":"))),
@@ -186,20 +226,20 @@ def _encode(
   arenas: Sequence[Arena], lower_bound_bytes: int | None
 ) -> dict[str, object]:
   """Columns rather than objects, and each text once, to keep the page small."""
-  names: dict[str, int] = {}
-  sources: dict[str, int] = {}
-  columns = [_encode_arena(arena, names, sources) for arena in arenas]
+  texts: dict[str, dict[str, int]] = {
+    key: {} for key in ("name", "source", "kind", "module", "operation")
+  }
+  columns = [_encode_arena(arena, texts) for arena in arenas]
   return {
     "lower_bound": lower_bound_bytes,
-    "kinds": KINDS,
-    "names": list(names),
-    "sources": list(sources),
+    "kind_colours": [KIND_COLOURS.get(k, _GREY) for k in texts["kind"]],
     "arenas": columns,
+    **{f"{key}s": list(found) for key, found in texts.items()},
   }
 
 
 def _encode_arena(
-  arena: Arena, names: dict[str, int], sources: dict[str, int]
+  arena: Arena, texts: dict[str, dict[str, int]]
 ) -> dict[str, object]:
   rectangles = arena.rectangles
   return {
@@ -208,14 +248,42 @@ def _encode_arena(
     "steps": arena.num_steps,
     "live": arena.live_bytes,
     "bands": arena.allocations,
-    "name": [names.setdefault(r.name, len(names)) for r in rectangles],
-    "source": [sources.setdefault(r.source, len(sources)) for r in rectangles],
-    "kind": [KINDS.index(r.kind) for r in rectangles],
+    **{
+      key: [found.setdefault(getattr(r, key), len(found)) for r in rectangles]
+      for key, found in texts.items()
+    },
     "size": [r.size_bytes for r in rectangles],
     "offset": [r.offset_bytes for r in rectangles],
     "start": [r.start for r in rectangles],
     "end": [r.end for r in rectangles],
+    **_encode_timing(arena.timing),
   }
+
+
+def _encode_timing(timing: Timing | None) -> dict[str, object]:
+  if timing is None:
+    return {"seconds": [], "spans": []}
+  return {
+    "seconds": [_rounded(s) for s in timing.seconds],
+    "spans": [
+      (
+        span.name,
+        _LINKS.index(span.link),
+        span.start,
+        span.end,
+        _rounded(span.seconds),
+        _rounded(span.exposed_s),
+        int(span.is_synchronous),
+        span.source,
+      )
+      for span in timing.spans
+    ],
+  }
+
+
+def _rounded(seconds: float) -> float:
+  """Returns an estimate with the digits that anybody can see."""
+  return float(f"{seconds:.5g}") if seconds else 0
 
 
 def _script_safe(text: str) -> str:

@@ -1,6 +1,11 @@
 // The data of the page: two arenas as columns, decoded once.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
+const LINKS = ["collectives", "to host", "from host"];
+// More layers than that are not told apart.
+const MAX_LAYERS = 48;
+// A scope is divided while it holds more of the bytes than that.
+const LARGE_LAYER = 0.3;
 
 // The same digits as jaxmem.units.format_bytes, so that page and text agree.
 function formatBytes(bytes) {
@@ -30,6 +35,13 @@ function formatCount(count, noun) {
   return `${count.toLocaleString("en")} ${plural}`;
 }
 
+function formatSeconds(seconds) {
+  if (!seconds) return "0 s";
+  const [unit, name] =
+    seconds >= 1 ? [1, "s"] : seconds >= 1e-3 ? [1e-3, "ms"] : [1e-6, "µs"];
+  return `${Number((seconds / unit).toPrecision(3))} ${name}`;
+}
+
 // Ticks at 1, 2 or 5 times a power of ten of `unit`, at most `count` of them.
 function ticks(low, high, count, unit, smallest) {
   const rough = Math.max((high - low) / unit / Math.max(count, 1), 1e-12);
@@ -56,9 +68,24 @@ function byteTicks(low, high, count) {
   ]);
 }
 
+// Digits are made equally long, so that block 2 comes before block 10.
+function sortable(text) {
+  return text.toLowerCase().replace(/\d+/g, (d) => d.padStart(9, "0"));
+}
+
+function compareTexts(a, b) {
+  return a < b ? -1 : Number(a > b);
+}
+
 class Arena {
   constructor(columns) {
     Object.assign(this, columns);
+    for (const key of ["name", "source", "kind", "module", "operation"]) {
+      this[key] = Int32Array.from(columns[key]);
+    }
+    for (const key of ["size", "offset", "start", "end"]) {
+      this[key] = Float64Array.from(columns[key]);
+    }
     this.count = this.size.length;
     this.peakBytes = 0;
     this.peakStep = 0;
@@ -70,10 +97,16 @@ class Arena {
     });
     if (!this.bands.length) this.bands = [["arena", 0, this.height]];
     this.top = Math.max(this.height, ...this.bands.map((b) => b[1] + b[2]));
-    // A name may occur more than once; the k-th on one side is matched with
-    // the k-th on the other.
+    this.matchNames();
+    this.readTiming();
+    this.setAxis("steps");
+  }
+
+  // A name may occur more than once; the k-th on one side is matched with the
+  // k-th on the other.
+  matchNames() {
     this.ofName = new Map();
-    this.rank = new Array(this.count);
+    this.rank = new Int32Array(this.count);
     for (let i = 0; i < this.count; i += 1) {
       this.top = Math.max(this.top, this.offset[i] + this.size[i]);
       const same = this.ofName.get(this.name[i]) ?? [];
@@ -81,6 +114,52 @@ class Arena {
       same.push(i);
       this.ofName.set(this.name[i], same);
     }
+  }
+
+  // Seconds until each step, and of these what is spent on kernels. At a step
+  // that ends a transfer the device only waits.
+  readTiming() {
+    this.clock = new Float64Array(this.steps + 1);
+    this.spans = this.spans.map((span) => ({
+      name: span[0], link: LINKS[span[1]], start: span[2], end: span[3],
+      seconds: span[4], exposed: span[5], isSynchronous: Boolean(span[6]),
+      source: span[7],
+    }));
+    this.kernels = Float64Array.from(this.seconds);
+    for (const { end } of this.spans) this.kernels[end - 1] = 0;
+    this.seconds.forEach((seconds, step) => {
+      this.clock[step + 1] = this.clock[step] + seconds;
+    });
+    this.total = this.clock[this.seconds.length ? this.steps : 0];
+  }
+
+  // Places the steps on the axis that is in use: by number, or in time.
+  setAxis(axis) {
+    this.inTime = axis === "time";
+    this.left = this.start.map((step) => this.at(step));
+    this.right = this.end.map((step) => this.at(step));
+  }
+
+  // Where a step, or a part of one, lies on the axis.
+  at(step) {
+    if (!this.inTime) return step;
+    const whole = Math.max(0, Math.min(Math.floor(step), this.steps));
+    const begin = this.clock[whole];
+    const end = this.clock[Math.min(whole + 1, this.steps)];
+    return begin + (step - whole) * (end - begin);
+  }
+
+  // The step at a place on the axis; of several, the last that begins there.
+  stepAt(place) {
+    if (!this.inTime) return Math.floor(place);
+    let low = 0;
+    let high = this.steps;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.clock[middle] <= place) low = middle;
+      else high = middle - 1;
+    }
+    return low;
   }
 
   // The index of the k-th buffer of that name, or -1.
@@ -95,22 +174,51 @@ class Arena {
     }
     return found;
   }
+
+  // Seconds of kernels, and of each link: in all, and while the device waits.
+  times() {
+    const sum = (values) => values.reduce((a, b) => a + b, 0);
+    const of = (link) => {
+      const spans = this.spans.filter((span) => span.link === link);
+      return {
+        link,
+        count: spans.length,
+        seconds: sum(spans.map((span) => span.seconds)),
+        exposed: sum(spans.map((span) => span.exposed)),
+      };
+    };
+    return { kernels: sum(this.kernels), links: LINKS.map(of) };
+  }
 }
 
 class Model {
   constructor(data) {
-    this.names = data.names;
-    this.sources = data.sources;
-    this.kinds = data.kinds;
+    for (const key of ["names", "sources", "kinds", "modules", "operations"]) {
+      this[key] = data[key];
+    }
+    this.kindColours = data.kind_colours;
     this.bound = data.lower_bound;
     this.arenas = data.arenas.map((columns) => new Arena(columns));
     this.numSteps = Math.max(1, ...this.arenas.map((a) => a.steps));
+    this.maxSeconds = Math.max(...this.arenas.map((a) => a.total));
+    this.axis = "steps";
     this.top = Math.max(1, ...this.arenas.map((a) => a.top));
     // Room above the taller arena for its label.
     this.maxAddress = this.top * 1.09;
     const peak = Math.max(...this.arenas.map((a) => a.peakBytes));
     this.maxLive = Math.max(1, peak, this.bound ?? 0) * 1.3;
     this.setSizeClasses();
+    this.setLayers();
+  }
+
+  setAxis(axis) {
+    this.axis = axis;
+    for (const arena of this.arenas) arena.setAxis(axis);
+  }
+
+  // What the whole axis stands for: steps, or seconds.
+  get extent() {
+    return this.axis === "time" ? this.maxSeconds : this.numSteps;
   }
 
   // Six classes: half the largest size as a power of two, an eighth of that...
@@ -124,20 +232,61 @@ class Model {
   }
 
   sizeClass(bytes) {
-    return this.sizeLimits.filter((limit) => bytes >= limit).length;
+    let found = 0;
+    while (found < 5 && bytes >= this.sizeLimits[found]) found += 1;
+    return found;
   }
 
-  // Names that match in name or source, as one flag per name; null for all.
+  // Layers are scopes: the outermost ones, and those in the scopes that hold
+  // most of the bytes, until none holds most of them.
+  setLayers() {
+    const paths = this.modules.map((path) => (path ? path.split("/") : []));
+    const bytes = new Float64Array(paths.length);
+    for (const arena of this.arenas) {
+      arena.module.forEach((m, i) => {
+        bytes[m] += arena.size[i] * (arena.end[i] - arena.start[i]);
+      });
+    }
+    const known = paths.map((_, m) => m).filter((m) => paths[m].length);
+    const total = known.reduce((sum, m) => sum + bytes[m], 0);
+    let groups = divided(paths, known, 0);
+    for (;;) {
+      const large = groups.find((group) => {
+        const held = group.members.reduce((sum, m) => sum + bytes[m], 0);
+        return !group.isWhole && held > LARGE_LAYER * total;
+      });
+      if (!large) break;
+      const parts = divided(paths, large.members, large.depth);
+      large.isWhole = true;
+      if (groups.length - 1 + parts.length > MAX_LAYERS) continue;
+      if (parts.length > 1 || !parts[0].isWhole) {
+        groups = groups.filter((g) => g !== large).concat(parts);
+      }
+    }
+    groups.sort((a, b) => compareTexts(sortable(a.name), sortable(b.name)));
+    const others = groups.splice(MAX_LAYERS);
+    this.layers = groups.map((group) => group.name);
+    this.layers.push(others.length ? "others" : "no module");
+    this.layerOf = new Int32Array(paths.length).fill(groups.length);
+    groups.forEach((group, k) => {
+      for (const m of group.members) this.layerOf[m] = k;
+    });
+  }
+
+  // Names whose buffer matches in name, operation, module or source, as one
+  // flag per name; null for all.
   search(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return null;
-    const flags = new Uint8Array(this.names.length);
-    const inName = this.names.map((n) => n.toLowerCase().includes(wanted));
-    const inSource = this.sources.map((s) => s.toLowerCase().includes(wanted));
-    for (const arena of this.arenas) {
-      for (let i = 0; i < arena.count; i += 1) {
-        const name = arena.name[i];
-        if (inName[name] || inSource[arena.source[i]]) flags[name] = 1;
+    const has = (texts) =>
+      Uint8Array.from(texts, (t) => Number(t.toLowerCase().includes(wanted)));
+    const flags = has(this.names);
+    const [sources, modules, operations] = [
+      this.sources, this.modules, this.operations].map(has);
+    for (const { count, name, source, module, operation } of this.arenas) {
+      for (let i = 0; i < count; i += 1) {
+        flags[name[i]] |=
+          sources[source[i]] | modules[module[i]] | operations[operation[i]];
       }
     }
     return flags;
@@ -148,19 +297,18 @@ class Model {
     const rows = [];
     const [before, after] = this.arenas;
     for (let i = 0; i < before.count; i += 1) {
-      if (!flags[before.name[i]]) continue;
+      if (flags && !flags[before.name[i]]) continue;
       rows.push([i, after.find(before.name[i], before.rank[i])]);
     }
     for (let i = 0; i < after.count; i += 1) {
-      if (!flags[after.name[i]]) continue;
+      if (flags && !flags[after.name[i]]) continue;
       if (before.find(after.name[i], after.rank[i]) < 0) rows.push([-1, i]);
     }
-    return this.sorted(rows);
+    return rows;
   }
 
   rowsLiveAt(side, step) {
-    const rows = this.arenas[side].liveAt(step);
-    return this.sorted(rows.map((i) => this.row(side, i)));
+    return this.arenas[side].liveAt(step).map((i) => this.row(side, i));
   }
 
   row(side, index) {
@@ -173,9 +321,9 @@ class Model {
     return row;
   }
 
-  // One side on which the row's buffer exists.
+  // One side on which the row's buffer exists: jaxmem's, if it does there.
   sideOf(row) {
-    return row[0] >= 0 ? 0 : 1;
+    return row[1] >= 0 ? 1 : 0;
   }
 
   sizeOf(row) {
@@ -183,11 +331,23 @@ class Model {
     return this.arenas[side].size[row[side]];
   }
 
-  sorted(rows) {
-    return rows.sort((a, b) => this.sizeOf(b) - this.sizeOf(a));
-  }
-
   numBytes(rows) {
     return rows.reduce((sum, row) => sum + this.sizeOf(row), 0);
   }
+}
+
+// Groups modules by their scopes up to one level more than `depth`.
+function divided(paths, members, depth) {
+  const groups = new Map();
+  for (const m of members) {
+    const name = paths[m].slice(0, depth + 1).join("/");
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(m);
+  }
+  return [...groups].map(([name, group]) => ({
+    name,
+    members: group,
+    depth: depth + 1,
+    isWhole: group.every((m) => paths[m].length <= depth + 1),
+  }));
 }

@@ -1,14 +1,20 @@
-// One arena: rectangles in address against step, and live bytes below them.
-// What moves with the pointer is on a second canvas, so that hovering over ten
-// thousand buffers redraws none of them.
+// One arena: rectangles in address against step, live bytes and lanes of time
+// below them. What moves with the pointer is on a second canvas, so that
+// hovering over many buffers redraws none of them.
 
-const GUTTER = 66;
+const GUTTER = 70;
 const STRIP = 92;
 const AXIS = 34;
 const LABEL_FONT =
   "11px ui-monospace, SFMono-Regular, Menlo, 'DejaVu Sans Mono', monospace";
 const TEXT_FONT =
   "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+// Where buffers are as small as pixels, more names than that are unreadable.
+const MAX_LABELS = 400;
+const FADED = 0.14;
+// Buffers of fewer square pixels are set pixel by pixel: of tens of thousands
+// that is faster by far than to fill each.
+const SMALL = 30;
 
 // Black or white, whichever has the higher contrast on the colour.
 function ink(hex) {
@@ -18,20 +24,50 @@ function ink(hex) {
   return luminance > 0.18 ? "#10131a" : "#ffffff";
 }
 
-function readTheme() {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(`--${name}`).trim();
-  const names = ["surface", "ink", "quiet", "rule", "grid", "bound", "curve"];
-  return {
-    ...Object.fromEntries(names.map((name) => [name, read(name)])),
-    kind: MODEL.kinds.map(read),
-    size: [0, 1, 2, 3, 4, 5].map((i) => read(`size-${i}`)),
-  };
+// Small rectangles, as pixels of a canvas of their own.
+class Pixels {
+  constructor(width, height, scale) {
+    this.canvas = document.createElement("canvas");
+    Object.assign(this.canvas, { width, height });
+    this.context = this.canvas.getContext("2d");
+    this.image = this.context.createImageData(width, height);
+    this.values = new Uint32Array(this.image.data.buffer);
+    Object.assign(this, { width, height, scale });
+  }
+
+  clear(colours) {
+    this.values.fill(0);
+    this.colours = Uint32Array.from(colours, (hex) => {
+      const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+      return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+    });
+    this.isEmpty = true;
+  }
+
+  fill(x, y, w, h, k) {
+    const { width, height, scale, values } = this;
+    const left = Math.max(0, Math.floor(x * scale));
+    const right = Math.min(
+      width, Math.max(left + 1, Math.round((x + w) * scale)));
+    const top = Math.max(0, Math.floor(y * scale));
+    const bottom = Math.min(
+      height, Math.max(top + 1, Math.round((y + h) * scale)));
+    for (let line = top; line < bottom; line += 1) {
+      values.fill(this.colours[k], line * width + left, line * width + right);
+    }
+    this.isEmpty = false;
+  }
+
+  drawTo(context, x, width, height) {
+    if (this.isEmpty) return;
+    this.context.putImageData(this.image, 0, 0);
+    context.drawImage(this.canvas, x, 0, width, height);
+  }
 }
 
 class Panel {
   // `state` is shared by both panels: spans, theme, colouring, matches.
-  constructor(model, side, state, plot) {
+  constructor(model, side, state, plot, lanes) {
     this.model = model;
     this.side = side;
     this.arena = model.arenas[side];
@@ -42,6 +78,7 @@ class Panel {
       plot.append(canvas);
       return canvas;
     });
+    this.lanes = new Lanes(this, lanes);
     this.x0 = 0;
     this.y0 = 0;
   }
@@ -56,8 +93,11 @@ class Panel {
     this.width = clientWidth;
     this.height = clientHeight;
     this.plotWidth = Math.max(1, this.width - GUTTER - 6);
-    this.mainHeight = Math.max(1, this.height - STRIP - AXIS - 12);
+    const below = STRIP + 8 + this.lanes.height + AXIS;
+    this.mainHeight = Math.max(1, this.height - below - 12);
     this.stripTop = this.mainHeight + 12;
+    this.lanesTop = this.stripTop + STRIP + 8;
+    this.axisTop = this.lanesTop + this.lanes.height;
     for (const canvas of [this.base, this.over]) {
       canvas.width = Math.round(this.width * scale);
       canvas.height = Math.round(this.height * scale);
@@ -66,8 +106,10 @@ class Panel {
     return true;
   }
 
+  // Where a step begins, or a place within one, from the left of the panel.
   x(step) {
-    return GUTTER + ((step - this.x0) / this.state.xSpan) * this.plotWidth;
+    const place = this.arena.at(step) - this.x0;
+    return GUTTER + (place / this.state.xSpan) * this.plotWidth;
   }
 
   y(bytes) {
@@ -79,13 +121,14 @@ class Panel {
   }
 
   stepAt(x) {
-    return this.x0 + ((x - GUTTER) / this.plotWidth) * this.state.xSpan;
+    return this.arena.stepAt(
+      this.x0 + ((x - GUTTER) / this.plotWidth) * this.state.xSpan);
   }
 
   clamp() {
     const { xSpan, ySpan } = this.state;
     const inside = (low, high) => Math.max(0, Math.min(low, high));
-    this.x0 = inside(this.x0, this.model.numSteps - xSpan);
+    this.x0 = inside(this.x0, this.model.extent - xSpan);
     this.y0 = inside(this.y0, this.model.maxAddress - ySpan);
   }
 
@@ -109,16 +152,23 @@ class Panel {
   // The smallest buffer under a point, or the nearest within `slack` pixels.
   hit(x, y, slack) {
     if (x < GUTTER || y > this.mainHeight) return -1;
+    const { left, right, offset, size, count, start, end } = this.arena;
+    const scaleX = this.plotWidth / this.state.xSpan;
+    const scaleY = this.mainHeight / this.state.ySpan;
+    const atX = this.x0 + (x - GUTTER) / scaleX;
+    const atY = this.y0 + (this.mainHeight - y) / scaleY;
     let best = -1;
     let bestScore = Infinity;
-    for (let i = 0; i < this.arena.count; i += 1) {
-      if (this.arena.end[i] <= this.arena.start[i]) continue;
-      const [left, top, width, height] = this.box(i, 1);
-      const dx = Math.max(left - x, 0, x - left - width);
-      const dy = Math.max(top - y, 0, y - top - height);
-      const away = Math.hypot(dx, dy);
+    for (let i = 0; i < count; i += 1) {
+      const dx = Math.max(left[i] - atX, 0, atX - right[i]) * scaleX;
+      if (dx > slack + 1 || end[i] <= start[i]) continue;
+      const top = offset[i] + size[i];
+      const dy = Math.max(offset[i] - atY, 0, atY - top) * scaleY;
+      if (dy > slack + 1) continue;
+      const away = Math.hypot(Math.max(0, dx - 0.5), Math.max(0, dy - 0.5));
       if (away > slack) continue;
-      const score = away * 1e9 + width * height;
+      const area = (right[i] - left[i]) * scaleX * size[i] * scaleY;
+      const score = away * 1e9 + area;
       if (score < bestScore) {
         bestScore = score;
         best = i;
@@ -130,16 +180,17 @@ class Panel {
   draw() {
     const context = this.base.getContext("2d");
     context.clearRect(0, 0, this.width, this.height);
-    this.drawGrid(context);
+    drawGrid(this, context);
     this.clipped(context, 0, this.mainHeight, () => {
-      this.drawSaving(context);
+      drawSaving(this, context);
       this.drawBuffers(context);
-      this.drawBands(context);
+      drawBands(this, context);
     });
     this.clipped(context, this.stripTop, STRIP, () => {
-      this.drawLive(context);
+      drawLive(this, context);
     });
-    this.drawMarks(context);
+    this.lanes.draw(context);
+    drawMarks(this, context);
     this.drawOver();
   }
 
@@ -176,94 +227,79 @@ class Panel {
     context.fillText(words, x, y);
   }
 
-  drawGrid(context) {
-    const { theme, xSpan, ySpan } = this.state;
-    const right = GUTTER + this.plotWidth;
-    const bottom = this.stripTop + STRIP;
-    const rows = this.mainHeight / 45;
-    for (const [at, label] of byteTicks(this.y0, this.y0 + ySpan, rows)) {
-      const y = Math.round(this.y(at)) + 0.5;
-      this.line(context, GUTTER, y, right, y, theme.grid);
-      const inside = Math.max(7, Math.min(y, this.mainHeight - 2));
-      this.text(context, label, GUTTER - 6, inside, theme.quiet, "right");
-    }
-    for (const [at, label] of byteTicks(0, this.model.maxLive, 2)) {
-      const y = Math.round(this.yLive(at)) + 0.5;
-      this.line(context, GUTTER, y, right, y, theme.grid);
-      const inside = Math.max(this.stripTop + 6, y);
-      this.text(context, label, GUTTER - 6, inside, theme.quiet, "right");
-    }
-    const steps = ticks(
-      this.x0, this.x0 + xSpan, this.plotWidth / 80, 1, 1).values;
-    for (const at of steps) {
-      const x = Math.round(this.x(at)) + 0.5;
-      this.line(context, x, 0, x, this.mainHeight, theme.grid);
-      this.line(context, x, bottom, x, bottom + 4, theme.quiet);
-      const label = at.toLocaleString("en");
-      const inside = Math.min(x, this.width - 2 - label.length * 3.2);
-      this.text(context, label, inside, bottom + 11, theme.quiet, "center");
-    }
-    const middle = GUTTER + this.plotWidth / 2;
-    this.text(
-      context, "schedule step", middle, bottom + 26, theme.quiet, "center");
-    this.line(context, GUTTER, bottom, right, bottom, theme.quiet);
-    const floor = this.mainHeight + 0.5;
-    this.line(context, GUTTER, floor, right, floor, theme.quiet);
-    this.title(context, "address", this.mainHeight / 2);
-    this.title(context, "live bytes", this.stripTop + STRIP / 2);
-  }
-
-  title(context, words, y) {
-    context.save();
-    context.translate(8, y);
-    context.rotate(-Math.PI / 2);
-    this.text(context, words, 0, 0, this.state.theme.quiet, "center");
-    context.restore();
-  }
-
-  colourOf(i) {
-    const { theme, colourBy } = this.state;
-    if (colourBy === "kind") return theme.kind[this.arena.kind[i]];
-    return theme.size[this.model.sizeClass(this.arena.size[i])];
-  }
-
-  // Matches are drawn last and kept visible however small they are.
+  // Buffers of one colour are drawn together. Matches, and what is chosen in
+  // the legend, come last and stay visible however small they are.
   drawBuffers(context) {
-    const { matches } = this.state;
-    const { name, count } = this.arena;
-    if (!matches) {
-      for (let i = 0; i < count; i += 1) this.drawBuffer(context, i, 0.8);
+    const { matches, chosen, classes } = this.state;
+    const { count, name } = this.arena;
+    const own = classes[this.side];
+    if (!matches && chosen === null) {
+      this.drawClasses(context, null, 0.8);
       return;
     }
-    context.globalAlpha = 0.16;
+    const shown = new Uint8Array(count);
     for (let i = 0; i < count; i += 1) {
-      if (!matches[name[i]]) this.drawBuffer(context, i, 0.8);
+      const isMatch = !matches || matches[name[i]];
+      shown[i] = Number(isMatch && (chosen === null || own[i] === chosen));
     }
+    context.globalAlpha = FADED;
+    this.drawClasses(context, (i) => !shown[i], 0.8);
     context.globalAlpha = 1;
+    this.drawClasses(context, (i) => shown[i], 4);
+  }
+
+  drawClasses(context, isDrawn, least) {
+    const { left, right, offset, size, count, start, end } = this.arena;
+    const { xSpan, ySpan, colours, classes } = this.state;
+    const own = classes[this.side];
+    const scaleX = this.plotWidth / xSpan;
+    const scaleY = this.mainHeight / ySpan;
+    const small = this.clearedPixels(colours);
+    const labels = [];
+    let last = -1;
     for (let i = 0; i < count; i += 1) {
-      if (matches[name[i]]) this.drawBuffer(context, i, 4);
+      if (end[i] <= start[i] || (isDrawn && !isDrawn(i))) continue;
+      let w = (right[i] - left[i]) * scaleX;
+      let h = size[i] * scaleY;
+      let x = (left[i] - this.x0) * scaleX;
+      let y = this.mainHeight - (offset[i] + size[i] - this.y0) * scaleY;
+      if (w < least) [x, w] = [x - (least - w) / 2, least];
+      if (h < least) [y, h] = [y - (least - h) / 2, least];
+      if (x > this.plotWidth || x + w < 0) continue;
+      if (y > this.mainHeight || y + h < 0) continue;
+      if (w * h < SMALL) {
+        small.fill(x, y, w, h, own[i]);
+        continue;
+      }
+      if (own[i] !== last) {
+        last = own[i];
+        context.fillStyle = colours[last];
+      }
+      context.fillRect(
+        GUTTER + x, y, w - (w > 4 ? 1 : 0), h - (h > 4 ? 1 : 0));
+      if (h >= 15 && w >= 34 && labels.length < MAX_LABELS) labels.push(i);
     }
+    small.drawTo(context, GUTTER, this.plotWidth, this.mainHeight);
+    for (const i of labels) this.drawName(context, i);
   }
 
-  drawBuffer(context, i, least) {
-    if (this.arena.end[i] <= this.arena.start[i]) return;
-    let [left, top, width, height] = this.box(i, least);
-    if (left > this.width || left + width < GUTTER) return;
-    if (top > this.mainHeight || top + height < 0) return;
-    const colour = this.colourOf(i);
-    context.fillStyle = colour;
-    const gapX = width > 4 ? 1 : 0;
-    const gapY = height > 4 ? 1 : 0;
-    context.fillRect(left, top, width - gapX, height - gapY);
-    if (height < 15 || width < 34) return;
-    const right = Math.min(left + width, GUTTER + this.plotWidth);
-    left = Math.max(left, GUTTER);
-    top = Math.max(top, 0);
-    const bottom = Math.min(this.y(this.arena.offset[i]), this.mainHeight);
-    this.drawName(context, i, left, top, right - left, bottom - top, colour);
+  clearedPixels(colours) {
+    const scale = this.base.width / Math.max(1, this.width);
+    const width = Math.max(1, Math.round(this.plotWidth * scale));
+    const height = Math.max(1, Math.round(this.mainHeight * scale));
+    if (this.pixels?.width !== width || this.pixels?.height !== height) {
+      this.pixels = new Pixels(width, height, scale);
+    }
+    this.pixels.clear(colours);
+    return this.pixels;
   }
 
-  drawName(context, i, left, top, width, height, colour) {
+  drawName(context, i) {
+    const [x, y, w, h] = this.box(i, 1);
+    const left = Math.max(x, GUTTER);
+    const top = Math.max(y, 0);
+    const width = Math.min(x + w, GUTTER + this.plotWidth) - left;
+    const height = Math.min(y + h, this.mainHeight) - top;
     context.font = LABEL_FONT;
     this.letter ??= context.measureText("0").width;
     const room = Math.floor((width - 8) / this.letter);
@@ -272,112 +308,12 @@ class Panel {
     const short = name.length <= room ? name : `${name.slice(0, room - 1)}…`;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    context.fillStyle = ink(colour);
+    const own = this.state.classes[this.side][i];
+    context.fillStyle = ink(this.state.colours[own]);
     context.fillText(short, left + 4, top + 8);
     const size = formatBytes(this.arena.size[i]);
     if (height < 29 || size.length > room) return;
     context.fillText(size, left + 4, top + 22);
-  }
-
-  // What the second arena no longer needs, hatched up to the first one's top.
-  drawSaving(context) {
-    const { theme } = this.state;
-    const before = this.model.arenas[0].top;
-    const saved = before - this.arena.top;
-    if (this.side === 0 || saved <= 0) return;
-    const top = this.y(before);
-    const bottom = this.y(this.arena.top);
-    const right = GUTTER + this.plotWidth;
-    context.save();
-    context.beginPath();
-    context.rect(GUTTER, top, this.plotWidth, bottom - top);
-    context.clip();
-    const low = Math.min(bottom, this.mainHeight);
-    const high = Math.max(top, 0);
-    const lean = low - high;
-    for (let x = GUTTER - lean; x < right; x += 9) {
-      this.line(context, x, low, x + lean, high, theme.rule);
-    }
-    context.restore();
-    this.line(context, GUTTER, top, right, top, theme.quiet, [5, 4]);
-    const title = this.model.arenas[0].title;
-    const words = `${title} ${formatBytes(before)}`;
-    this.text(context, words, right - 6, top - 9, theme.quiet, "right");
-    if (lean < 16) return;
-    const middle = GUTTER + this.plotWidth / 2;
-    this.text(
-      context, `${formatBytes(saved)} less`, middle, (low + high) / 2,
-      theme.ink, "center");
-  }
-
-  drawBands(context) {
-    const { theme } = this.state;
-    const right = GUTTER + this.plotWidth;
-    this.arena.bands.forEach(([name, offset, size], k) => {
-      const top = this.y(offset + size);
-      const highest = offset + size >= this.arena.top;
-      const edge = k === 0 || highest;
-      this.line(
-        context, GUTTER, top, right, top, edge ? theme.ink : theme.surface);
-      if (this.y(offset) - top < 14) return;
-      const words = `${name} ${formatBytes(size)}`;
-      if (k === 0 && highest) {
-        this.text(context, words, GUTTER + 6, top - 9, theme.ink);
-      } else {
-        this.text(context, words, right - 6, top + 9, theme.ink, "right");
-      }
-    });
-  }
-
-  drawLive(context) {
-    const { theme, xSpan } = this.state;
-    const { live } = this.arena;
-    const first = Math.max(0, Math.floor(this.x0));
-    const last = Math.min(live.length, Math.ceil(this.x0 + xSpan));
-    const path = new Path2D();
-    const floor = this.yLive(0);
-    for (let step = first; step < last; step += 1) {
-      const y = this.yLive(live[step]);
-      if (step === first) path.moveTo(this.x(step), y);
-      path.lineTo(this.x(step), y);
-      path.lineTo(this.x(step + 1), y);
-    }
-    context.strokeStyle = theme.curve;
-    context.lineWidth = 1.4;
-    context.stroke(path);
-    path.lineTo(this.x(last), floor);
-    path.lineTo(this.x(first), floor);
-    context.globalAlpha = 0.13;
-    context.fillStyle = theme.curve;
-    if (last > first) context.fill(path);
-    context.globalAlpha = 1;
-  }
-
-  // The bound and the peak, over the curve and up through the rectangles.
-  drawMarks(context) {
-    const { theme } = this.state;
-    const { bound } = this.model;
-    const right = GUTTER + this.plotWidth;
-    if (bound !== null) {
-      const y = this.yLive(bound);
-      this.line(context, GUTTER, y, right, y, theme.bound, [6, 4], 1.5);
-      const words = `lower bound ${formatBytes(bound)}`;
-      this.text(context, words, GUTTER + 6, y + 9, theme.bound);
-    }
-    const x = this.x(this.arena.peakStep + 0.5);
-    if (!this.arena.live.length || x < GUTTER || x > right) return;
-    const y = this.yLive(this.arena.peakBytes);
-    const high = Math.max(0, Math.min(this.y(this.arena.top), this.stripTop));
-    this.line(context, x, high, x, this.stripTop + STRIP, theme.ink, [2, 4]);
-    context.fillStyle = theme.ink;
-    context.beginPath();
-    context.arc(x, y, 4, 0, 2 * Math.PI);
-    context.fill();
-    const toLeft = x > GUTTER + this.plotWidth / 2;
-    const words = `peak ${formatBytes(this.arena.peakBytes)}`;
-    this.text(
-      context, words, toLeft ? x - 8 : x + 8, y - 9, theme.ink,
-      toLeft ? "right" : "left");
   }
 
   // Outlines of the selected and the hovered buffer, and the listed step.
@@ -401,6 +337,6 @@ class Panel {
     if (listed.step === this.arena.peakStep) return;
     const x = this.x(listed.step + 0.5);
     if (x < GUTTER || x > GUTTER + this.plotWidth) return;
-    this.line(context, x, 0, x, this.stripTop + STRIP, theme.bound, [], 1.2);
+    this.line(context, x, 0, x, this.axisTop, theme.bound, [], 1.2);
   }
 }

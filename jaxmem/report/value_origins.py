@@ -34,11 +34,15 @@ class ValueOrigins:
   Args:
     analysis: Of the scheduled module.
     arguments: The program's arguments.
+
+  Attributes:
+    analysis: The same.
+    arguments: The same.
   """
 
   def __init__(self, analysis: BufferAnalysis, arguments: Arguments):
-    self._analysis = analysis
-    self._arguments = arguments
+    self.analysis = analysis
+    self.arguments = arguments
     self._operations = arguments.operations
 
   def _told(self, value: Value) -> tuple[Instruction, ShapeIndex]:
@@ -53,16 +57,14 @@ class ValueOrigins:
     if self._operations.is_known(*here) and not is_carried:
       return here
     others = [v.position for v in self.originals(value)]
-    others += [v.position for v in self._analysis.buffer_of(value).values]
+    others += [v.position for v in self.analysis.buffer_of(value).values]
     known = [p for p in (here, *others) if self._operations.is_known(*p)]
     if known:
       part = self._operations.part(*known[0])
       alike = [p for p in known if self._operations.part(*p) == part]
       return max(alike, key=lambda p: len(origins.scopes(self._name(p))))
     readers = ((use.instruction, ()) for use in self._operations.uses([value]))
-    caller = self._analysis.dataflow.callers.get(
-      here.instruction.computation.id
-    )
+    caller = self.analysis.dataflow.callers.get(here.instruction.computation.id)
     around = [] if caller is None else [(caller, ())]
     places = itertools.chain(readers, around)
     return next((p for p in places if self._operations.is_known(*p)), here)
@@ -76,15 +78,22 @@ class ValueOrigins:
     source = self._operations.source(*told)
     return "" if source == self._name(told) else source
 
+  def operation(self, value: Value) -> str:
+    """Returns jax's name of the operation that makes a value, or nothing."""
+    return self._name(self._told(value)).rpartition("/")[2]
+
   def kind(self, value: Value) -> str:
-    """Returns the kind of a temporary."""
+    """Returns the kind of a temporary, or of an argument."""
+    number = self.arguments.number_of(value)
+    if number is not None:
+      return self.arguments.of(*number).kind
     instruction, index = value.position
-    if collective_of(self._analysis.module, instruction) is not None:
+    if collective_of(self.analysis.module, instruction) is not None:
       return "communication"
     if instruction.opcode == "custom-call" and index and not value.uses:
       return "workspace"
     originals = self.originals(value)
-    if originals and self._arguments.number_of(originals[-1]) is not None:
+    if originals and self.arguments.number_of(originals[-1]) is not None:
       return "copies of arguments"
     if f".{SUFFIX}" in instruction.name:
       return "recomputed"
@@ -103,7 +112,7 @@ class ValueOrigins:
       found
       for value in values
       for use in value.uses
-      for found in self._analysis.dataflow.trees[use.instruction.id].values()
+      for found in self.analysis.dataflow.trees[use.instruction.id].values()
       if found not in values and form(found) == form(value)
     }
     return bool(sums and hops) and self._is_summed_up(list(sums), hops - 1)
@@ -116,7 +125,7 @@ class ValueOrigins:
     found: list[Value] = []
     while self._operations.copied(value.instruction):
       operand = value.instruction.operands[0]
-      original = self._analysis.dataflow.trees[operand].get(())
+      original = self.analysis.dataflow.trees[operand].get(())
       if original is None or original in found or original is value:
         break
       found.append(original)
@@ -132,7 +141,7 @@ class ValueOrigins:
     part = self._operations.part(*told)
     if part == "recomputed":
       return "recomputed"
-    values = self._analysis.buffer_of(value).values
+    values = self.analysis.buffer_of(value).values
     if part == "forward":
       is_kept = self._operations.is_read_later(values)
       return "residuals" if is_kept else "activations"
@@ -148,6 +157,9 @@ class ValueOrigins:
     which, the layer is that of the parameter that is read to make the value,
     or, for a parameter's gradient, with the value.
     """
+    number = self.arguments.number_of(value)
+    if number is not None:
+      return self.prefixed(self.arguments.of(*number).module)
     scopes = origins.scopes(self._name(self._told(value)))
     if any(not s.startswith(_CLASS_SCOPE) for s in scopes):
       return scopes
@@ -168,7 +180,7 @@ class ValueOrigins:
   def _operands(self, instruction: Instruction) -> Iterator[Value]:
     if instruction.opcode in _OPAQUE:
       return
-    trees = self._analysis.dataflow.trees
+    trees = self.analysis.dataflow.trees
     for operand in instruction.operands:
       for value in trees[operand].values():
         if not value.is_tuple_table:
@@ -182,7 +194,7 @@ class ValueOrigins:
     )
     if is_combined and index[-1] < len(operands):
       # XLA exchanges several arrays at once; each stays one of its own.
-      operand = self._analysis.dataflow.trees[operands[index[-1]]].get(())
+      operand = self.analysis.dataflow.trees[operands[index[-1]]].get(())
       yield from () if operand is None else (operand,)
     else:
       yield from self._operands(instruction)
@@ -190,11 +202,11 @@ class ValueOrigins:
   @functools.cached_property
   def _parameters(self) -> dict[Value, tuple[str, ...]]:
     """Parameters of the model -> their modules."""
-    trees = self._analysis.dataflow.trees
+    trees = self.analysis.dataflow.trees
     found = {}
-    for parameter in self._analysis.module.entry.parameters:
+    for parameter in self.analysis.module.entry.parameters:
       for index, value in trees[parameter.id].items():
-        known = self._arguments.of(parameter.proto.parameter_number, index)
+        known = self.arguments.of(parameter.proto.parameter_number, index)
         if known.kind == "parameters" and known.module:
           found[value] = known.module
     return found
@@ -231,7 +243,7 @@ class ValueOrigins:
     """Outermost module of a parameter -> the scope around it, if any."""
     firsts = {m[0] for m in self._parameters.values()}
     found: dict[str, set[tuple[str, ...]]] = {}
-    for computation in self._analysis.module.computations:
+    for computation in self.analysis.module.computations:
       for instruction in computation.instructions:
         scopes = origins.scopes(instruction.proto.metadata.op_name)
         for place, scope in enumerate(scopes[:2]):

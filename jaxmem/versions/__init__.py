@@ -1,6 +1,15 @@
 """Versions of a step, made before XLA sees it, that a limit is planned on."""
 
 from jaxmem.versions.choose import pick, small_planners, smallest_bytes
+from jaxmem.versions.limit_cost import budget_of, cost_of_limit
 from jaxmem.versions.version import Recipe, Version
 
-__all__ = ["Recipe", "Version", "pick", "small_planners", "smallest_bytes"]
+__all__ = [
+  "Recipe",
+  "Version",
+  "budget_of",
+  "cost_of_limit",
+  "pick",
+  "small_planners",
+  "smallest_bytes",
+]

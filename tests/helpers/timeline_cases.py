@@ -1,8 +1,9 @@
 """Small pictures of memory for tests of report.timeline."""
 
+import dataclasses
 import random
 
-from jaxmem.report import timeline
+from jaxmem.report import timeline, timing
 
 MIB = 2**20
 HOSTILE = (
@@ -59,6 +60,58 @@ def make_after():
   return side("jaxmem", (0, 2, 0, 0), ((0, 2), (1, 3), (3, 4), (4, 5)))
 
 
+_MODULES = ("Net/Block_0/Dense", "Net/Block_2/Dense", "Net/Block_10/Norm", "")
+_OPERATIONS = ("dot_general", "tanh", "add", "copy")
+
+
+def told(arena):
+  """Returns an arena whose buffers have modules and operations."""
+  rectangles = tuple(
+    dataclasses.replace(r, module=module, operation=operation)
+    for r, module, operation in zip(
+      arena.rectangles, _MODULES, _OPERATIONS, strict=True
+    )
+  )
+  return dataclasses.replace(arena, rectangles=rectangles)
+
+
+def make_span(name, link, start, end, seconds, exposed_s, *, alone=False):
+  return timing.Span(
+    name=name,
+    link=link,
+    start=start,
+    end=end,
+    seconds=seconds,
+    exposed_s=exposed_s,
+    is_synchronous=alone,
+    source="collectives.py:5",
+  )
+
+
+def timed(arena, spans=None):
+  """Returns an arena of five steps with something in each lane.
+
+  Kernels take 6 ms: 1, 2 and 3. A gather runs from the first millisecond on and
+  takes 2.5, of which the device waits half of one; a sum that has no start
+  takes 1.5 more.
+  """
+  spans = spans or (
+    make_span("gather", "collectives", 1, 3, 2.5e-3, 0.5e-3),
+    make_span("store", "to host", 0, 3, 1e-3, 0.0),
+    make_span("fetch", "from host", 1, 3, 2e-3, 0.0),
+    make_span("sum", "collectives", 4, 5, 1.5e-3, 1.5e-3, alone=True),
+  )
+  seconds = (1e-3, 2e-3, 0.5e-3, 3e-3, 1.5e-3)
+  found = timing.Timing(seconds=seconds, spans=tuple(spans))
+  return dataclasses.replace(arena, timing=found)
+
+
+def without_transfers(arena):
+  """Returns an arena of five steps, three of which take time."""
+  found = timing.Timing(seconds=(1e-3, 2e-3, 0.0, 3e-3, 0.0), spans=())
+  return dataclasses.replace(arena, timing=found)
+
+
 def render(before=None, after=None, **kwargs):
   options: dict = {"title": "train_step", "subtitle": "two layers"}
   options |= {"lower_bound_bytes": 5 * MIB, "facts": [("Status", "feasible")]}
@@ -87,6 +140,7 @@ def peak(arena):
 
 def many(title, num_buffers, seed):
   draw = random.Random(seed)
+  kinds = [*timeline.KIND_COLOURS]
   rectangles = []
   for index in range(num_buffers):
     start = draw.randrange(num_buffers - 1)
@@ -98,7 +152,29 @@ def many(title, num_buffers, seed):
         start=start,
         end=min(num_buffers, start + draw.randrange(1, 300)),
         source=f"model/layers/block.py:{index % 300}",
-        kind=timeline.KINDS[index % 4],
+        kind=kinds[index % len(kinds)],
       )
     )
   return make_arena(title, rectangles, num_buffers)
+
+
+def busy(title, num_buffers, seed):
+  """Returns `many` with modules, a timing, and a collective in twenty steps."""
+  arena = many(title, num_buffers, seed)
+  draw = random.Random(seed)
+  rectangles = tuple(
+    dataclasses.replace(
+      r, module=f"Net/Block_{k % 24}/Dense_{k % 3}", operation="dot_general"
+    )
+    for k, r in enumerate(arena.rectangles)
+  )
+  spans = tuple(
+    make_span(f"all-gather.{k}", "collectives", k, k + 15, 1e-5, 1e-6)
+    for k in range(0, num_buffers - 20, 20)
+  )
+  seconds = tuple(1e-5 * draw.random() for _ in range(num_buffers))
+  return dataclasses.replace(
+    arena,
+    rectangles=rectangles,
+    timing=timing.Timing(seconds=seconds, spans=spans),
+  )

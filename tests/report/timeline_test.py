@@ -58,7 +58,6 @@ class PageTest(parameterized.TestCase):
     ({"size_bytes": -1}, "size and an offset"),
     ({"offset_bytes": -1}, "size and an offset"),
     ({"start": 3}, "0 <= start <= end"),
-    ({"kind": "heap"}, "one of the kinds"),
   )
   def test_refuses_impossible_rectangles(self, change, message):
     rectangle = cases.make_rectangle("fusion", 1, 0, 1, 2)
