@@ -65,8 +65,19 @@ def _sharded() -> jaxmem.Plan:
   return jaxmem.plan(step.fun, *step.args, **options)
 
 
+def _gathered() -> jaxmem.Plan:
+  """The same with more layers, in half the room: blocks are recomputed."""
+  devices = jaxmem.devices("h200", 8)
+  step = residual_mlp(devices, fsdp=True, num_layers=6, policy=None)
+  options = {"donate_argnums": 0, "compiler_options": _AUTOTUNE}
+  free = jaxmem.plan(step.fun, *step.args, **options)
+  limit = int(free.total_bytes - 0.5 * free.temp_bytes)
+  return jaxmem.plan(step.fun, *step.args, memory_limit=limit, **options)
+
+
 _PLANS = {
   "free": _free,
+  "gathered": _gathered,
   "limited": _limited,
   "offloaded": _offloaded,
   "sharded": _sharded,
@@ -198,6 +209,27 @@ class PicturesTest(browser_pages.BrowserTest):
     self.assertLen(synchronous, plan.communication.num_synchronous)
     self.assertAlmostEqual(sum(plan.timing.seconds), plan.communication.step_s)
     self._check("sharded")
+
+  @pytest.mark.slow
+  def test_blocks_and_what_is_gathered_for_them(self):
+    self._skip_without_target()
+    plan, page = _page("gathered")
+    budget = plan.budget
+    assert budget is not None
+    blocks = [edit for edit in budget.edits if edit.kind == "blocks"]
+    self.assertLen(blocks, 1)
+    self.assertStartsWith(blocks[0].name, f"{budget.num_dropped} residuals")
+    self.assertIn("gathered", blocks[0].name)
+    self.assertGreater(blocks[0].freed_bytes, 0)
+    self.assertGreater(blocks[0].extra_s, 0)
+    freed = sum(edit.freed_bytes for edit in budget.edits)
+    self.assertEqual(freed, plan.saved_bytes)
+    self.assertAlmostEqual(
+      sum(edit.extra_s for edit in budget.edits),
+      budget.schedule_s - budget.written_s,
+    )
+    self.assertIn(blocks[0].name, page)
+    self.assertIn(blocks[0].name, str(plan))
 
   def test_without_scripts_there_is_a_still_picture(self):
     _, page = _page("free")

@@ -2,9 +2,11 @@
 
 import dataclasses
 import html
+import itertools
 import json
 import re
 
+import numpy as np
 import timeline_cases as cases
 from absl.testing import absltest, parameterized
 
@@ -13,6 +15,75 @@ def _data(page):
   block = re.search(r'<script type="application/json"[^>]*>(.*?)</script', page)
   assert block is not None
   return json.loads(block[1])
+
+
+# What protan, deutan and tritan observers see of linear RGB: Machado, Oliveira
+# and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
+# Deficiency", IEEE TVCG 2009, severity 1.0. And the least distance asked for.
+_OBSERVERS = {
+  "normal": (np.eye(3), 18),
+  "protan": (
+    [
+      [0.152286, 1.052583, -0.204868],
+      [0.114503, 0.786281, 0.099216],
+      [-0.003882, -0.048116, 1.051998],
+    ],
+    15,
+  ),
+  "deutan": (
+    [
+      [0.367322, 0.860646, -0.227968],
+      [0.280085, 0.672501, 0.047413],
+      [-0.011820, 0.042940, 0.968881],
+    ],
+    15,
+  ),
+  "tritan": (
+    [
+      [1.255528, -0.076749, -0.178779],
+      [-0.078411, 0.930809, 0.147602],
+      [0.004733, 0.691367, 0.303900],
+    ],
+    12,
+  ),
+}
+_XYZ = [
+  [0.4124, 0.3576, 0.1805],
+  [0.2126, 0.7152, 0.0722],
+  [0.0193, 0.1192, 0.9505],
+]
+
+
+def _lab(colour, observer):
+  """Returns a colour as CIELAB; 2.3 in it is a difference just noticed."""
+  channels = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+  linear = np.where(
+    channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4
+  )
+  seen = np.clip(np.array(observer) @ linear, 0, 1)
+  x, y, z = np.array(_XYZ) @ seen / (0.9505, 1.0, 1.089)
+  fx, fy, fz = (
+    np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z)
+  )
+  return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
+
+
+class ColoursTest(parameterized.TestCase):
+  @parameterized.product(observer=list(_OBSERVERS), theme=(0, 1))
+  def test_kinds_can_be_told_apart(self, observer, theme):
+    seen, least = _OBSERVERS[observer]
+    block = re.findall(r":root \{(.*?)\}", cases.render(), re.DOTALL)[theme]
+    kinds = re.findall(r"--kind-\d: (#\w+);", block)
+    self.assertLen(kinds, 10)
+    labs = [_lab(kind, seen) for kind in kinds]
+    for (i, a), (k, b) in itertools.combinations(enumerate(labs), 2):
+      self.assertGreater(np.linalg.norm(a - b), least, (kinds[i], kinds[k]))
+    # And whether the device waits, from all else in the lanes.
+    lanes = dict(re.findall(r"--(busy|hidden|exposed): (#\w+);", block))
+    waits = _lab(lanes["exposed"], seen)
+    for other in ("busy", "hidden"):
+      away = np.linalg.norm(waits - _lab(lanes[other], seen))
+      self.assertGreater(away, 40)
 
 
 class PageTest(parameterized.TestCase):
