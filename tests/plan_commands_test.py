@@ -147,7 +147,7 @@ class PlanCommandsTest(parameterized.TestCase):
     for words in (("diff", path, path), ("check", "x:y", "--baseline", path)):
       code, _, err = commands.run(*words)
       self.assertEqual(code, 2)
-      self.assertIn("its format is 6, not 7", err)
+      self.assertIn("its format is 6, not 8", err)
       self.assertIn("Plan the step again", err)
 
   @parameterized.parameters("missing.json", "not_json")
