@@ -13,11 +13,7 @@ from jaxmem.report import Budget, EditCost, edit_costs
 from jaxmem.versions.version import Version
 
 
-def budget_of(
-  plan: LimitPlan,
-  version: Version,
-  written_s: float,
-) -> Budget:
+def budget_of(plan: LimitPlan, version: Version, written_s: float) -> Budget:
   """Returns what a byte limit cost.
 
   Args:
