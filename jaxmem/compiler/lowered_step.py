@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,14 +75,18 @@ class LoweredStep:
     return TracedStep(targets.trace(jitted, shapes, {}, target), target)
 
 
-def most_bytes(jaxpr: core.Jaxpr) -> int:
+def most_bytes(jaxpr: core.Jaxpr) -> float:
   """Returns bytes that a program does not exceed, whatever the compiler does.
 
   All arrays of all equations, as if none shared memory with another; those of
-  a loop's body once, as they are live in one iteration at a time.
+  a loop's body once, as they are live in one iteration at a time. Infinity if
+  sizes are not known: exported programs may have symbolic shapes.
   """
-  total = sum(memory.size_bytes(v.aval) for v in jaxpr.invars)
-  return total + _equation_bytes(jaxpr)
+  try:
+    total = sum(memory.size_bytes(v.aval) for v in jaxpr.invars)
+    return total + _equation_bytes(jaxpr)
+  except ValueError:
+    return math.inf
 
 
 def _equation_bytes(jaxpr: core.Jaxpr) -> int:

@@ -146,6 +146,17 @@ class LimitTest(_FreshTest):
     exported = jax.export.export(_limited())(*_arguments())
     self.assert_equal_to_jax(exported.call(*_arguments()))
 
+  @parameterized.parameters(None, "1GiB")
+  def test_exports_with_symbolic_shapes(self, limit):
+    rows, columns = jax.export.symbolic_shape("rows, columns")
+    shape = jax.ShapeDtypeStruct((rows, columns), jnp.float32)
+    with jaxmem.enable(limit, min_bytes=0) as enabled:
+      exported = jax.export.export(jax.jit(lambda x: jnp.tanh(x).T))(shape)
+      self.assertEmpty(enabled.records)
+      given = jnp.ones((3, 4))
+      np.testing.assert_array_equal(exported.call(given), jnp.tanh(given).T)
+      self.assertNotEmpty(enabled.records)
+
 
 class FaultTest(_FreshTest):
   """With a limit, what goes wrong is an error; without one, a warning."""
