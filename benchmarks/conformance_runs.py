@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -10,11 +11,22 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.row_output import versions
 
 _PLUGIN = ("-p", "benchmarks.conformance_plugin")
+# Where jaxmem stands between a program and its results: how jax traces, lowers,
+# compiles, differentiates, caches, shards and exports.
+JAX_FILES = tuple(
+  f"tests/{name}_test.py"
+  for name in """
+  aot api checkify compilation_cache custom_root debug_nans export jet
+  lax_autodiff lax_control_flow lax_scipy linalg memories multi_device
+  mutable_array nn ode pjit pmap random scipy_optimize shard_map state
+  """.split()
+)
 
 Outcomes = dict[str, str]
 
@@ -25,12 +37,20 @@ class Runs:
 
   Attributes:
     checkout: The directory to run in.
+    project: Whose tests they are: the name of what is installed.
+    is_installed: Whether the tests are those of an installed package, which
+      has no settings of pytest's. Those of a folder above it are not its own.
     select: Which tests of a file, as pytest's -k takes it; all if empty.
+    environment: What the tests' own variables say, such as how many cases
+      are drawn.
     timeout_s: Seconds after which a run is stopped.
   """
 
   checkout: pathlib.Path
+  project: str = "jax"
+  is_installed: bool = False
   select: str = ""
+  environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
   timeout_s: float = 3600.0
 
   def run(
@@ -39,7 +59,7 @@ class Runs:
     """Runs a test file.
 
     Args:
-      file: Relative to the checkout.
+      file: Relative to the checkout; a folder stands for all of its files.
       is_planned: Whether jaxmem plans each compile.
 
     Returns:
@@ -51,6 +71,7 @@ class Runs:
       records = pathlib.Path(directory, "records.json")
       arguments = [sys.executable, "-m", "pytest", "-q", file]
       arguments += ["-p", "no:cacheprovider", f"--junitxml={report}"]
+      arguments += ["-c", os.devnull] if self.is_installed else []
       arguments += ["-k", self.select] if self.select else []
       arguments += _PLUGIN if is_planned else ()
       fault = self._ran(arguments, records)
@@ -60,7 +81,8 @@ class Runs:
 
   def _ran(self, arguments: list[str], records: pathlib.Path) -> str:
     """Runs a process; returns why it did not end by itself, or ""."""
-    environment = os.environ | {"CONFORMANCE_RECORDS": str(records)}
+    environment = {**os.environ, **self.environment}
+    environment["CONFORMANCE_RECORDS"] = str(records)
     # The path of this process, so that the plugin is found from there too.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
@@ -85,8 +107,11 @@ class Runs:
     planned, records, fault = self.run(file, is_planned=True)
     starts.append(time.perf_counter())
     return {
+      "project": self.project,
+      "project_version": importlib.metadata.version(self.project),
       "file": file,
       "select": self.select,
+      "environment": dict(self.environment),
       "num_tests": len(plain),
       "num_passed_jit": _num_passed(plain),
       "num_passed": _num_passed(planned),

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import conformance_report
-from benchmarks.conformance_runs import Runs
+from benchmarks.conformance_runs import JAX_FILES, Runs
 
 _TESTS = """
 import jax
@@ -58,6 +58,48 @@ def test_a_file(tmp_path):
   text = conformance_report.text_of([row])
   assert "| `some_test.py` | 4 | 2 | 1 | 1 |" in text
   assert f"- `{name}`: passed, failed." in text
+
+
+def test_a_package_s_own_tests(tmp_path):
+  # Settings of a folder above an installed package are not those of its tests.
+  (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+  package = tmp_path / "lib" / "optax"
+  package.mkdir(parents=True)
+  (package / "__init__.py").write_text("")
+  (package / "drawn_test.py").write_text(
+    "import os\n"
+    "def test_that_is_drawn():\n"
+    "  assert os.environ['NUM_CASES'] == '1'\n"
+    "def test_that_is_not():\n"
+    "  assert False\n"
+  )
+  row = Runs(
+    checkout=package.parent,
+    project="optax",
+    is_installed=True,
+    select="is_drawn",
+    environment={"NUM_CASES": "1"},
+  ).measure("optax")
+  assert not row["faults"]
+  assert (row["num_tests"], row["num_passed_jit"], row["num_passed"]) == (
+    1,
+  ) * 3
+  name = f"optax {row['project_version']}: `optax`, `-k 'is_drawn'`"
+  text = conformance_report.text_of([row, row])
+  assert f"| {name}, `NUM_CASES=1` | 1 | 1 | 1 | 0 |" in text
+  # The row that was there twice counts once.
+  assert "| all | 1 | 1 | 1 | 0 |" in text
+
+
+def test_what_remains():
+  (first, *others) = JAX_FILES
+  rows = [{"file": file, "faults": []} for file in others]
+  left = f"\nNot run to their end: `{first}`.\n"
+  assert conformance_report.remaining(rows) == left
+  rows.append({"file": first, "faults": ["exit code 2"]})
+  assert conformance_report.remaining(rows) == left
+  rows.append({"file": first, "faults": []})
+  assert conformance_report.remaining(rows) == "\nNot run to their end: none.\n"
 
 
 def test_files_that_do_not_end(tmp_path):
