@@ -8,6 +8,9 @@ status 1.
 
     python -m benchmarks.random_programs_benchmark --first=0 --count=1000 \
       --output=benchmarks/results/random_programs.jsonl
+
+With --devices=8 they are programs over eight devices of the CPU, others than
+those that the same seeds make for one.
 """
 
 import collections
@@ -37,10 +40,17 @@ _AGAIN = flags.DEFINE_integer(
 _TRIES = flags.DEFINE_integer(
   "tries", 100, "Programs to try to make one small."
 )
+_DEVICES = flags.DEFINE_integer(
+  "devices", 1, "How many devices the programs run on: 1, or an even number."
+)
 _DIGESTS = flags.DEFINE_list(
   "digests", [], "Only prints the digests of these seeds' plans."
 )
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
+
+
+def _generate(seed: int) -> random_programs.Program:
+  return random_programs.generate(seed, _DEVICES.value)
 
 
 def measure(seeds: range) -> dict[str, Any]:
@@ -49,7 +59,7 @@ def measure(seeds: range) -> dict[str, Any]:
   counts: collections.Counter[str] = collections.Counter()
   failures: dict[int, dict[str, str]] = {}
   for seed in seeds:
-    outcome = random_programs.check(random_programs.generate(seed))
+    outcome = random_programs.check(_generate(seed))
     counts += outcome.counts
     if outcome.failures:
       failures[seed] = outcome.failures
@@ -63,6 +73,7 @@ def measure(seeds: range) -> dict[str, Any]:
   return {
     "first": seeds.start,
     "count": len(seeds),
+    "devices": _DEVICES.value,
     "counts": dict(sorted(counts.items())),
     "failures": failures,
     "cpu_s": round(time.process_time() - start_s, 1),
@@ -77,7 +88,7 @@ def _report(seed: int, failures: dict[str, str]) -> None:
   for name, why in failures.items():
     print(f"seed {seed}: {name}: {why}", file=sys.stderr)
     small = random_programs.minimise(
-      random_programs.generate(seed),
+      _generate(seed),
       lambda part, name=name: random_programs.fails(part, name),
       _TRIES.value,
     )
@@ -90,7 +101,11 @@ def _differing(seeds: list[int]) -> list[int]:
     return []
   program = [sys.executable, "-m", "benchmarks.random_programs_benchmark"]
   done = subprocess.run(
-    [*program, f"--digests={','.join(map(str, seeds))}"],
+    [
+      *program,
+      f"--devices={_DEVICES.value}",
+      f"--digests={','.join(map(str, seeds))}",
+    ],
     # Sets are in another order there.
     env={**os.environ, "PYTHONHASHSEED": "1"},
     check=True,
@@ -101,7 +116,7 @@ def _differing(seeds: list[int]) -> list[int]:
   return [
     seed
     for seed, digest in zip(seeds, found, strict=True)
-    if digest != random_programs.digest(random_programs.generate(seed))
+    if digest != random_programs.digest(_generate(seed))
   ]
 
 
@@ -110,16 +125,11 @@ def main(argv: list[str]) -> None:
   del argv
   # jax says of donated arguments whether it had a use for them.
   warnings.filterwarnings("ignore", message=".*donated buffers.*")
+  if _DEVICES.value > 1:
+    jax.config.update("jax_num_cpu_devices", _DEVICES.value)
   if _DIGESTS.value:
     seeds = map(int, _DIGESTS.value)
-    print(
-      json.dumps(
-        [
-          random_programs.digest(random_programs.generate(seed))
-          for seed in seeds
-        ]
-      )
-    )
+    print(json.dumps([random_programs.digest(_generate(s)) for s in seeds]))
     return
   # Plans are to be made, not remembered.
   os.environ["JAXMEM_CACHE_DIR"] = ""

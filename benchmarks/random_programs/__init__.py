@@ -3,5 +3,6 @@
 from benchmarks.random_programs.checks import check, digest, fails
 from benchmarks.random_programs.generator import generate
 from benchmarks.random_programs.minimiser import minimise
+from benchmarks.random_programs.program import Program
 
-__all__ = ["check", "digest", "fails", "generate", "minimise"]
+__all__ = ["Program", "check", "digest", "fails", "generate", "minimise"]

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from benchmarks.random_programs import sharding
 from benchmarks.random_programs.kinds import bounded, cast, fit, is_float
+from benchmarks.random_programs.sharding import agreed
 
 Scope = dict[int, jax.Array]
 # Runs a body in a scope, on what it is given.
@@ -33,14 +35,14 @@ def _carry(run: Run, scope: Scope, x: jax.Array) -> jax.Array:
 
 
 def _branch(run, scope, x, y, choice):
-  decides = jnp.sum(cast(y, jnp.float32)) > 0
+  decides = agreed(jnp.sum(cast(y, jnp.float32))) > 0
   others = (bounded, lambda x: x, lambda x: bounded(fit(y, x.shape, x.dtype)))
   other = others[choice % 3]
   return jax.lax.cond(decides, lambda x: _carry(run, scope, x), other, x)
 
 
 def _switch(run, scope, x, y, choice):
-  index = jnp.sum(cast(y, jnp.int32)) % 3
+  index = agreed(jnp.sum(cast(y, jnp.int32))) % 3
   branches = [lambda x: _carry(run, scope, x), bounded, lambda x: x]
   first = choice % 3
   return jax.lax.switch(index, branches[first:] + branches[:first], x)
@@ -54,13 +56,14 @@ def _while(run, scope, x, y, choice):
 
   def goes_on(state):
     count, x = state
-    return (count < most) & (jnp.sum(cast(x, jnp.float32)) < 1e6)
+    total = agreed(jnp.sum(cast(x, jnp.float32)))
+    return (count < most) & (total < 1e6)
 
   def step(state):
     count, x = state
     return count + 1, _carry(run, scope, x)
 
-  count = jnp.sum(cast(y, jnp.int32)) % 2
+  count = agreed(jnp.sum(cast(y, jnp.int32))) % 2
   return jax.lax.while_loop(goes_on, step, (count, x))[1]
 
 
@@ -135,7 +138,7 @@ def _gradient(run, scope, x, y, choice):
 
 
 # Bodies of these see nothing but what they are given.
-CLOSED = frozenset({"custom_vjp"})
+CLOSED = sharding.CLOSED | {"custom_vjp"}
 
 BODIES: dict[str, Body] = {
   "call": _call,

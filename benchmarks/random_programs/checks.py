@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import UnsupportedModuleError
+from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks.compiled_programs import total_bytes
 from benchmarks.random_programs.orders import all_orders
 from benchmarks.random_programs.program import Program
 from jaxmem.graph import from_hlo
-from jaxmem.planning import ModulePlan, Request
+from jaxmem.planning import Decision, ModulePlan, Request
 
 # Entries of more nodes, and nodes of more orders than this, are not tried by
 # brute force.
@@ -84,9 +85,13 @@ def digest(program: Program) -> str:
 
 def plan(program: Program) -> jaxmem.Plan:
   """Plans a program without a limit."""
-  return jaxmem.plan(
-    program.function, *program.values(), donate_argnums=program.donate_argnums
-  )
+  jitted = jax.jit(program.function, **program.jit_options)
+  return jaxmem.plan(jitted, *program.values())
+
+
+def _decided(request: Request, module: Module, platform: str) -> Decision:
+  """Plans a module once more."""
+  return request.decide(module, platform).decision
 
 
 class _Checks:
@@ -116,8 +121,7 @@ class _Checks:
 
   def _compile(self, jit: Any, **kwargs: Any) -> jax.stages.Compiled:
     program = self._program
-    donated = program.donate_argnums
-    jitted = jit(program.function, donate_argnums=donated, **kwargs)
+    jitted = jit(program.function, **program.jit_options, **kwargs)
     return jitted.lower(*program.values()).compile()
 
   def _outputs(self, compiled: jax.stages.Compiled) -> Outputs:
@@ -164,9 +168,9 @@ class _Checks:
     """Plans once more, and compares the plan with all orders, or some."""
     program: Any = plan.program
     given, decision = program.planned.given, program.planned.decision
-    again = Request(options=jaxmem.Options()).decide(given, decision.platform)
-    assert isinstance(again.decision, ModulePlan)
-    same = dataclasses.replace(again.decision, seconds=decision.seconds)
+    again = _decided(program.request, given, decision.platform)
+    assert isinstance(again, ModulePlan)
+    same = dataclasses.replace(again, seconds=decision.seconds)
     self._require("repeated", same == decision, "another plan at once")
     module = given.with_bitcasts(decision.removed_copies)
     module = module.with_schedules(
@@ -219,7 +223,9 @@ class _Checks:
 
 
 def _bytes(array: jax.Array) -> bytes:
-  return np.asarray(array).tobytes()
+  """Returns what every device has of an array."""
+  shards = array.addressable_shards
+  return b"".join(np.asarray(shard.data).tobytes() for shard in shards)
 
 
 def _are_equal(found: Outputs, expected: Outputs) -> bool:

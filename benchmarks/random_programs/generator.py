@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from typing import Any
 
+from benchmarks.random_programs import sharding
 from benchmarks.random_programs.bodies import BODIES
 from benchmarks.random_programs.kinds import DTYPES, KINDS
 from benchmarks.random_programs.program import Argument, Operation, Program
@@ -21,18 +24,30 @@ _BODY_WEIGHTS = {"gradient": 3, "scan": 2}
 _TRAIN_SHAPES = ((64, 64), (32, 128), (128, 32), (96, 96))
 _TRAIN_KIND_WEIGHTS = {"unary": 40, "multiply": 30, "add": 30, "matmul": 40}
 _TRAIN_BODY_WEIGHTS = {"gradient": 20, "scan": 5, "call": 3, "checkpoint": 3}
+# Of programs over several devices.
+_SHARDED_SHAPES = (
+  *((), (64,), (1000,), (8, 8), (64, 64), (32, 128), (128, 32), (40, 96)),
+  *((16, 4, 16), (8, 2, 8, 4), (3, 5)),
+)
+_SHARDED_WEIGHTS = {"constraint": 4, "all_reduce": 2, "all_gather": 2}
 _MAX_DEPTH = 2
 _MAX_CHOICE = 1 << 10
 
 
-def generate(seed: int) -> Program:
-  """Returns the program of a seed."""
-  return _Generator(seed).program()
+def generate(seed: int, num_devices: int = 1) -> Program:
+  """Returns the program of a seed, and of a number of devices.
+
+  Args:
+    seed: Any number.
+    num_devices: 1, or an even number: a mesh of one axis or of two.
+  """
+  return _Generator(seed, num_devices).program()
 
 
 class _Generator:
-  def __init__(self, seed: int):
+  def __init__(self, seed: int, num_devices: int):
     self._seed = seed
+    self._num_devices = num_devices
     self._source = random.Random(seed)
     self._next = 0
     # Some programs are all of one type, as most users' are.
@@ -53,11 +68,22 @@ class _Generator:
       outputs.append(source.choice([*made, *made, *known, *outputs]))
     source.shuffle(outputs)
     return Program(
+      **self._divided(),
       seed=self._seed,
       arguments=arguments,
       operations=operations,
       outputs=tuple(outputs),
     )
+
+  def _divided(self) -> dict[str, Any]:
+    """Draws what only programs over several devices have."""
+    count = self._num_devices
+    if count == 1:
+      return {}
+    return {
+      "mesh": self._source.choice(((count,), (2, count // 2))),
+      "divides_outputs": self._source.random() < 0.5,
+    }
 
   def _number(self) -> int:
     self._next += 1
@@ -68,7 +94,8 @@ class _Generator:
     share = source.choice((0.0, 0.0, 0.5, 1.0))
     arguments: list[Argument] = []
     for _ in range(source.randint(1, 5)):
-      shapes = _EMPTY_SHAPES if source.random() < 0.05 else _SHAPES
+      shapes = _SHAPES if self._num_devices == 1 else _SHARDED_SHAPES
+      shapes = _EMPTY_SHAPES if source.random() < 0.05 else shapes
       if self._is_train and source.random() < 0.9:
         shapes = (self._train_shape,)
       dtype = source.choices(DTYPES, _DTYPE_WEIGHTS)[0]
@@ -77,6 +104,7 @@ class _Generator:
         shape=source.choice(shapes),
         dtype="float32" if self._is_uniform else dtype,
         is_donated=source.random() < share,
+        choice=self._argument_choice(),
       )
       arguments.append(argument)
       # The same array twice; jax refuses to take the memory of one.
@@ -87,9 +115,16 @@ class _Generator:
             shape=argument.shape,
             dtype=argument.dtype,
             same_as=argument.number,
+            choice=argument.choice,
           )
         )
     return tuple(arguments)
+
+  def _argument_choice(self) -> int:
+    """Draws how an argument is divided, if there is anything to draw."""
+    if self._num_devices == 1:
+      return 0
+    return self._source.randrange(_MAX_CHOICE)
 
   def _operations(
     self, count: int, known: list[int], depth: int
@@ -110,12 +145,12 @@ class _Generator:
     body: tuple[Operation, ...] = ()
     if depth < _MAX_DEPTH and source.random() < 0.25:
       weights = _TRAIN_BODY_WEIGHTS if self._is_train else _BODY_WEIGHTS
-      kind = _drawn(source, tuple(BODIES), weights)
+      kind = self._drawn(BODIES, weights, sharding.BODIES)
       length = source.randint(1, 10 if self._is_train and not depth else 4)
       body = self._operations(length, [*known, number], depth + 1)
     else:
       weights = _TRAIN_KIND_WEIGHTS if self._is_train else _KIND_WEIGHTS
-      kind = _drawn(source, tuple(KINDS), weights)
+      kind = self._drawn(KINDS, weights, sharding.KINDS)
     return Operation(
       number=number,
       kind=kind,
@@ -124,13 +159,24 @@ class _Generator:
       body=body,
     )
 
+  def _drawn(
+    self,
+    names: Iterable[str],
+    weights: dict[str, int],
+    sharded: Iterable[str],
+  ) -> str:
+    """Draws a kind; of those for several devices only where there are."""
+    names, weights = [*names], {**weights}
+    if self._num_devices > 1:
+      # A quarter of all, whatever the weights of the others are.
+      others = sum(weights.get(name, 1) for name in names)
+      share = others / (3 * sum(_SHARDED_WEIGHTS.get(n, 1) for n in sharded))
+      weights |= {n: share * _SHARDED_WEIGHTS.get(n, 1) for n in sharded}
+      names += sharded
+    drawn = [weights.get(name, 1) for name in names]
+    return self._source.choices(names, drawn)[0]
+
   def _operand(self, known: list[int]) -> int:
     """Draws a value, every second time one of the last three."""
     source = self._source
     return source.choice(known[-3:] if source.random() < 0.5 else known)
-
-
-def _drawn(
-  source: random.Random, names: tuple[str, ...], weights: dict[str, int]
-) -> str:
-  return source.choices(names, [weights.get(name, 1) for name in names])[0]

@@ -18,7 +18,7 @@ Kind = Callable[[jax.Array, jax.Array, int], jax.Array]
 
 DTYPES = ("float32", "bfloat16", "int32", "int8", "complex64", "bool")
 # Elements of the largest value: 128 KiB of float32.
-_MAX_SIZE = 1 << 15
+MAX_SIZE = 1 << 15
 
 
 def cast(x: jax.Array, dtype: Any) -> jax.Array:
@@ -60,16 +60,17 @@ def bounded(x: jax.Array) -> jax.Array:
   return jnp.tanh(x) if is_float(x) else x
 
 
-def _rows(x: jax.Array) -> jax.Array:
+def rows(x: jax.Array) -> jax.Array:
+  """Returns what has a first dimension."""
   return x if x.ndim else x[None]
 
 
-def _real(x: jax.Array) -> jax.Array:
+def real(x: jax.Array) -> jax.Array:
   """Returns what can be ordered."""
   return jnp.real(x) if jnp.iscomplexobj(x) else x
 
 
-def _number(x: jax.Array) -> jax.Array:
+def number(x: jax.Array) -> jax.Array:
   """Returns what can be added."""
   return x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
 
@@ -120,7 +121,7 @@ def _select(x, y, choice):
   y = fit(y, x.shape, x.dtype)
   if choice % 3 == 0 and not jnp.iscomplexobj(x):
     return jnp.maximum(x, y)
-  return jnp.where(_real(x) > _real(y), x, y)
+  return jnp.where(real(x) > real(y), x, y)
 
 
 def _cast(x, y, choice):
@@ -130,7 +131,7 @@ def _cast(x, y, choice):
 
 def _reduce(x, y, choice):
   del y
-  x = _number(_rows(x))
+  x = number(rows(x))
   axis = _axis(x, choice // 8)
   if not x.size or jnp.iscomplexobj(x):
     return x.sum(axis)
@@ -143,13 +144,13 @@ def _reduce(x, y, choice):
 def _widen(x, y, choice):
   del y
   count = 2 + choice % 7
-  if x.size * count > _MAX_SIZE:
+  if x.size * count > MAX_SIZE:
     return x
   return jnp.broadcast_to(x[None], (count, *x.shape))
 
 
 def _matmul(x, y, choice):
-  x = _rows(_number(x))
+  x = rows(number(x))
   x = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
   columns = (8, 32, 64, x.shape[-1])[choice % 4]
   y = bounded(fit(y, (x.shape[-1], columns), x.dtype))
@@ -172,26 +173,26 @@ def _convolution(x, y, choice):
 
 
 def _gather(x, y, choice):
-  x = _rows(x)
+  x = rows(x)
   if not x.shape[0]:
     return x
   return x[_indices(y, (2, 8, x.shape[0])[choice % 3], x.shape[0])]
 
 
 def _scatter(x, y, choice):
-  x = _rows(x)
+  x = rows(x)
   count = min(4, x.shape[0])
   indices = _indices(y, count, x.shape[0])
-  rows = fit(y, (count, *x.shape[1:]), x.dtype)
+  new = fit(y, (count, *x.shape[1:]), x.dtype)
   if choice % 2 or x.dtype == jnp.bool_:
     # Which of several rows stays is not defined: they are at other places.
     places = (indices[:1] + jnp.arange(count)) % max(1, x.shape[0])
-    return x.at[places].set(rows, unique_indices=True)
-  return x.at[indices].add(rows)
+    return x.at[places].set(new, unique_indices=True)
+  return x.at[indices].add(new)
 
 
 def _slice(x, y, choice):
-  x = _rows(x)
+  x = rows(x)
   axis = _axis(x, choice)
   start = _indices(y, 1, x.shape[axis])[0]
   size = (x.shape[axis] + 1) // 2
@@ -199,7 +200,7 @@ def _slice(x, y, choice):
 
 
 def _update(x, y, choice):
-  x = _rows(x)
+  x = rows(x)
   axis = _axis(x, choice)
   shape = [*x.shape]
   shape[axis] = (shape[axis] + 1) // 2
@@ -211,7 +212,7 @@ def _update(x, y, choice):
 
 def _sort(x, y, choice):
   del y
-  x = _rows(x)
+  x = rows(x)
   axis = _axis(x, choice // 2)
   if choice % 2:
     return jnp.argsort(x, axis)
@@ -220,10 +221,10 @@ def _sort(x, y, choice):
 
 def _cumulate(x, y, choice):
   del y
-  x = _number(_rows(x))
+  x = number(rows(x))
   axis = _axis(x, choice // 2)
   if choice % 2:
-    return jax.lax.cummax(_real(x), axis)
+    return jax.lax.cummax(real(x), axis)
   return jnp.cumsum(bounded(x), axis).astype(x.dtype)
 
 
@@ -241,8 +242,8 @@ def _reshape(x, y, choice):
 
 
 def _concatenate(x, y, choice):
-  x = _rows(x)
-  if 2 * x.size > _MAX_SIZE:
+  x = rows(x)
+  if 2 * x.size > MAX_SIZE:
     return x[: x.shape[0] // 2]
   axis = _axis(x, choice)
   return jnp.concatenate([x, fit(y, x.shape, x.dtype)], axis)
@@ -250,9 +251,9 @@ def _concatenate(x, y, choice):
 
 def _pad(x, y, choice):
   del y
-  x = _rows(x)
+  x = rows(x)
   config = [(choice % 3, choice // 3 % 2, 0)] * x.ndim
-  return x if x.size > _MAX_SIZE // 4 else jnp.pad(x, [c[:2] for c in config])
+  return x if x.size > MAX_SIZE // 4 else jnp.pad(x, [c[:2] for c in config])
 
 
 def _random(x, y, choice):
@@ -274,7 +275,7 @@ def _solve(x, y, choice):
 
 def _fourier(x, y, choice):
   del y
-  x = _rows(_wide(x))
+  x = rows(_wide(x))
   if not x.size:
     return x
   x = jnp.fft.fft(bounded(x)) / x.shape[-1]
@@ -282,8 +283,8 @@ def _fourier(x, y, choice):
 
 
 def _empty(x, y, choice):
-  x = _rows(x)[:0]
-  return jnp.concatenate([x, _rows(y).astype(x.dtype)[:0].reshape(x.shape)])
+  x = rows(x)[:0]
+  return jnp.concatenate([x, rows(y).astype(x.dtype)[:0].reshape(x.shape)])
 
 
 def _barrier(x, y, choice):
@@ -293,7 +294,7 @@ def _barrier(x, y, choice):
 
 def _window(x, y, choice):
   del y
-  x = _wide(_real(x))
+  x = _wide(real(x))
   x = fit(x, (4, 16, 16), jnp.float32)
   strides = (1, 2, 2) if choice % 2 else (1, 1, 1)
   return jax.lax.reduce_window(

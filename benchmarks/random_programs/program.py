@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -10,8 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
-from benchmarks.random_programs import bodies, kinds
+from benchmarks.random_programs import bodies, kinds, sharding
+
+_KINDS = kinds.KINDS | sharding.KINDS
+_BODIES = bodies.BODIES | sharding.BODIES
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,7 @@ class Argument:
     dtype: The name of its type.
     is_donated: Whether its memory may be taken.
     same_as: The number of the argument whose array is passed here, too.
+    choice: How it is divided, in programs over several devices.
   """
 
   number: int
@@ -31,6 +37,7 @@ class Argument:
   dtype: str
   is_donated: bool = False
   same_as: int | None = None
+  choice: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,7 @@ class Operation:
 
   Attributes:
     number: Of the value it makes; within its body, of what the body is given.
-    kind: A name of `kinds.KINDS` or `bodies.BODIES`.
+    kind: A name of `kinds.KINDS` or `bodies.BODIES`, or of `sharding`'s.
     operands: Numbers of two values. The first one decides shapes and types.
     choice: What the kind makes all its other choices of.
     body: What is called, looped over or differentiated; its last value counts.
@@ -64,12 +71,16 @@ class Program:
     arguments: One at the least.
     operations: In the order in which they are traced.
     outputs: Numbers of values; some twice, some of arguments.
+    mesh: The sizes of its axes; none for one device.
+    divides_outputs: Whether it says how its outputs are divided.
   """
 
   seed: int
   arguments: tuple[Argument, ...]
   operations: tuple[Operation, ...]
   outputs: tuple[int, ...]
+  mesh: tuple[int, ...] = ()
+  divides_outputs: bool = False
 
   @property
   def donate_argnums(self) -> tuple[int, ...]:
@@ -84,10 +95,37 @@ class Program:
     def program(*args: jax.Array) -> tuple[jax.Array, ...]:
       numbers = [argument.number for argument in self.arguments]
       scope = dict(zip(numbers, args, strict=True))
-      _run(self.operations, scope)
+      with self._within_mesh():
+        _run(self.operations, scope)
       return tuple(_value(scope, number) for number in self.outputs)
 
     return program
+
+  @property
+  def jit_options(self) -> dict[str, Any]:
+    """What `jax.jit` is to be called with, besides the function."""
+    options: dict[str, Any] = {"donate_argnums": self.donate_argnums}
+    if self.divides_outputs:
+      # By their numbers, so that they stay the same where others are left out.
+      made = jax.eval_shape(self.function, *self.values())
+      options["out_shardings"] = tuple(
+        self._sharding(value.shape, self.seed + 7 * number)
+        for value, number in zip(made, self.outputs, strict=True)
+      )
+    return options
+
+  def _sharding(self, shape: tuple[int, ...], choice: int) -> NamedSharding:
+    mesh = sharding.mesh_of(self.mesh)
+    return NamedSharding(
+      mesh, sharding.divided(shape, dict(mesh.shape), choice)
+    )
+
+  def _within_mesh(self) -> contextlib.AbstractContextManager[Any]:
+    """Lets operations ask which devices there are."""
+    if not self.mesh:
+      return contextlib.nullcontext()
+    mesh = sharding.mesh_of(self.mesh)
+    return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
   def values(self) -> tuple[jax.Array, ...]:
     """Returns new arguments, the same ones for each call."""
@@ -98,14 +136,21 @@ class Program:
         arrays[number] = arrays[argument.same_as]
       else:
         arrays[number] = _random_array(self.seed, argument)
+        if self.mesh:
+          divided = self._sharding(argument.shape, argument.choice)
+          arrays[number] = jax.device_put(arrays[number], divided)
     return tuple(arrays.values())
 
   def __str__(self) -> str:
     """Lists the program like a script."""
     lines = [f"# seed {self.seed}"]
+    if self.mesh:
+      lines[0] += f", mesh {'x'.join(map(str, self.mesh))}"
+      lines[0] += ", outputs divided" if self.divides_outputs else ""
     for argument in self.arguments:
       line = f"v{argument.number} = argument({argument.dtype}"
       line += f"{list(argument.shape)}"
+      line += f", choice={argument.choice}" if self.mesh else ""
       line += ", donated" if argument.is_donated else ""
       if argument.same_as is not None:
         line += f", same array as v{argument.same_as}"
@@ -156,11 +201,11 @@ def _run(
   made = None
   for each in operations:
     x, y = (_value(scope, number) for number in each.operands)
-    if each.kind in kinds.KINDS:
-      made = kinds.KINDS[each.kind](x, y, each.choice)
+    if each.kind in _KINDS:
+      made = _KINDS[each.kind](x, y, each.choice)
     else:
       run = functools.partial(_run_body, each)
-      made = bodies.BODIES[each.kind](run, scope, x, y, each.choice)
+      made = _BODIES[each.kind](run, scope, x, y, each.choice)
     scope[each.number] = made
   return made
 

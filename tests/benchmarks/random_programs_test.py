@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import types
 from unittest import mock
 
 import jax
@@ -14,17 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
+from jax.sharding import PartitionSpec as P
 
 import jaxmem
-from benchmarks.random_programs import bodies, checks, kinds
+from benchmarks.random_programs import bodies, checks, kinds, sharding
 from benchmarks.random_programs.generator import generate
 from benchmarks.random_programs.minimiser import minimise, size
+from benchmarks.random_programs.program import Argument, Operation, Program
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 
 # As many as take some fifteen seconds; the others are marked slow.
 _NUM_QUICK = 6
 _NUM_SEEDS = 300
+# The devices that every test process has, and how many programs over them.
+_NUM_DEVICES = 4
+_NUM_QUICK_SHARDED = 4
+_NUM_SHARDED = 60
 # Of programs in which a defect was found, once.
 _FOUND = (8, 266)
 # A short one that has something to order and to fit.
@@ -38,8 +43,8 @@ def _flat(operations):
 
 
 class ChecksTest(parameterized.TestCase):
-  def check(self, seed):
-    program = generate(seed)
+  def check(self, seed, num_devices=1):
+    program = generate(seed, num_devices)
     outcome = checks.check(program)
     self.assertEqual(outcome.failures, {}, str(program))
     for name in ("outputs", "temporaries", "prediction", "repeated", "limit"):
@@ -53,6 +58,15 @@ class ChecksTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_more_programs(self, seed):
     self.check(seed)
+
+  @parameterized.parameters(*range(_NUM_QUICK_SHARDED))
+  def test_sharded_programs(self, seed):
+    self.check(seed, _NUM_DEVICES)
+
+  @parameterized.parameters(*range(_NUM_QUICK_SHARDED, _NUM_SHARDED))
+  @pytest.mark.slow
+  def test_more_sharded_programs(self, seed):
+    self.check(seed, _NUM_DEVICES)
 
 
 class BrokenTest(parameterized.TestCase):
@@ -101,14 +115,12 @@ class BrokenTest(parameterized.TestCase):
     self.assertEqual(failures, {"limit"})
 
   def test_another_plan_the_next_time(self):
-    real = checks.Request(options=jaxmem.Options())
+    real = checks._decided
 
-    def decide(*args):
-      decision = dataclasses.replace(real.decide(*args).decision, method="")
-      return types.SimpleNamespace(decision=decision)
+    def decided(*args):
+      return dataclasses.replace(real(*args), method="")
 
-    request = mock.Mock(return_value=mock.Mock(decide=decide))
-    failures = self.failures(checks, "Request", request)
+    failures = self.failures(checks, "_decided", decided)
     self.assertEqual(failures, {"repeated"})
 
 
@@ -164,19 +176,73 @@ class GeneratorTest(absltest.TestCase):
     unused = [g - r for (g, _), r in zip(numbers, read, strict=True)]
     self.assertTrue(any(unused))
 
+  def test_variety_over_devices(self):
+    programs = [generate(seed, 8) for seed in range(_NUM_SEEDS)]
+    self.assertEqual({p.mesh for p in programs}, {(8,), (2, 4)})
+    self.assertEqual({p.divides_outputs for p in programs}, {True, False})
+    operations = [each for p in programs for each in _flat(p.operations)]
+    used = {each.kind for each in operations}
+    several = {*sharding.KINDS, *sharding.BODIES}
+    self.assertEqual(used, {*kinds.KINDS, *bodies.BODIES} | several)
+    # Loops whose iterations exchange values.
+    inner = [
+      {each.kind for each in _flat(operation.body)}
+      for operation in operations
+      if operation.kind in ("scan", "while", "fori")
+    ]
+    for kind in ("all_reduce", "all_gather", "permute"):
+      self.assertTrue(any(kind in body for body in inner), kind)
+    arguments = [a for p in programs for a in p.arguments]
+    shapes = {"a": 2, "b": 4}
+    specs = {sharding.divided(a.shape, shapes, a.choice) for a in arguments}
+    for spec in (P("a"), P("a", "b"), P(("a", "b")), P(None, "b"), P()):
+      self.assertIn(spec, {P(*_short(spec)) for spec in specs})
 
-class BenchmarkTest(absltest.TestCase):
+  def test_a_program_exchanges_values(self):
+    operation = Operation(number=1, kind="", operands=(0, 0), choice=0)
+    given = Argument(number=0, shape=(8, 8), dtype="float32", choice=2)
+    for kind, opcode in (
+      *(("all_reduce", "all-reduce"), ("all_gather", "all-gather")),
+      *(("permute", "collective-permute"), ("all_to_all", "all-to-all")),
+      ("reduce_scatter", "reduce-scatter"),
+    ):
+      with self.subTest(kind):
+        program = Program(
+          seed=0,
+          arguments=(given,),
+          operations=(dataclasses.replace(operation, kind=kind, choice=1),),
+          outputs=(1,),
+          mesh=(2, 2),
+          divides_outputs=True,
+        )
+        jitted = jax.jit(program.function, **program.jit_options)
+        compiled = jitted.lower(*program.values()).compile()
+        self.assertIn(f" {opcode}", compiled.as_text())
+
+
+def _short(spec):
+  """Leaves out the dimensions at the end that are not divided."""
+  names = [*spec]
+  while names and names[-1] is None:
+    names.pop()
+  return names
+
+
+class BenchmarkTest(parameterized.TestCase):
+  @parameterized.parameters(1, 8)
   @pytest.mark.slow
-  def test_a_row(self):
+  def test_a_row(self, num_devices):
     folder = self.enter_context(tempfile.TemporaryDirectory())
     path = pathlib.Path(folder, "rows.jsonl")
     flags = [f"--first={_SHORT}", "--count=1", f"--again={_SHORT}"]
+    flags.append(f"--devices={num_devices}")
     program = [sys.executable, "-m", "benchmarks.random_programs_benchmark"]
     subprocess.run(
       [*program, *flags, f"--output={path}"], check=True, capture_output=True
     )
     (row,) = map(json.loads, path.read_text().splitlines())
     self.assertEqual((row["first"], row["count"]), (_SHORT, 1))
+    self.assertEqual(row["devices"], num_devices)
     self.assertEqual(row["failures"], {})
     self.assertEqual(row["counts"]["outputs"], 1)
     self.assertEqual(row["counts"]["other_process"], 1)
