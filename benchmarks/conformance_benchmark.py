@@ -56,18 +56,18 @@ def _folder_of(package: str) -> pathlib.Path:
 def main(argv: list[str]) -> None:
   """Runs all files."""
   del argv
-  package = _PACKAGE.value
-  if (package is None) == (_CHECKOUT.value is None):
+  package, checkout = _PACKAGE.value, _CHECKOUT.value
+  if bool(package) == bool(checkout):
     raise app.UsageError("Name either a --checkout or a --package.")
-  if package is None:
-    folder = pathlib.Path(_CHECKOUT.value).expanduser()
+  if checkout:
+    folder = pathlib.Path(checkout).expanduser()
     if _PROJECT.value != "jax" and not _FILES.value:
       raise app.UsageError(
         f"Say with --files where the tests of {_PROJECT.value} are, such as"
         " --files=tests."
       )
   else:
-    folder = _folder_of(package)
+    folder = _folder_of(package or "")
   files = _FILES.value or ([package] if package else JAX_FILES)
   for file in files:
     if not (folder / file).exists():

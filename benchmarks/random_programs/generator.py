@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from benchmarks.random_programs import sharding
@@ -162,18 +162,18 @@ class _Generator:
   def _drawn(
     self,
     names: Iterable[str],
-    weights: dict[str, int],
+    weights: Mapping[str, float],
     sharded: Iterable[str],
   ) -> str:
     """Draws a kind; of those for several devices only where there are."""
-    names, weights = [*names], {**weights}
+    names, shares = [*names], {**weights}
     if self._num_devices > 1:
       # A quarter of all, whatever the weights of the others are.
-      others = sum(weights.get(name, 1) for name in names)
+      others = sum(shares.get(name, 1) for name in names)
       share = others / (3 * sum(_SHARDED_WEIGHTS.get(n, 1) for n in sharded))
-      weights |= {n: share * _SHARDED_WEIGHTS.get(n, 1) for n in sharded}
+      shares |= {n: share * _SHARDED_WEIGHTS.get(n, 1) for n in sharded}
       names += sharded
-    drawn = [weights.get(name, 1) for name in names]
+    drawn = [shares.get(name, 1) for name in names]
     return self._source.choices(names, drawn)[0]
 
   def _operand(self, known: list[int]) -> int:

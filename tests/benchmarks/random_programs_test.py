@@ -217,7 +217,7 @@ class GeneratorTest(absltest.TestCase):
         )
         jitted = jax.jit(program.function, **program.jit_options)
         compiled = jitted.lower(*program.values()).compile()
-        self.assertIn(f" {opcode}", compiled.as_text())
+        self.assertIn(f" {opcode}", str(compiled.as_text()))
 
 
 def _short(spec):
