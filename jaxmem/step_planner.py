@@ -72,6 +72,11 @@ _VERSIONS = {
 }
 
 
+# Of the temporaries: what tables of tuples take on GPUs at the most, of which
+# the model may miss some.
+_TABLES = 1e-4
+
+
 class StepPlanner:
   """Plans one step, and measures the plan.
 
@@ -248,8 +253,8 @@ class _Answers:
     if self._planned is None:
       raise RuntimeError(
         "The step was compiled, but could not be planned. Its module holds"
-        " something jaxmem does not understand; jaxmem.jit would leave it to"
-        " XLA's own plan."
+        f" something that is not modelled ({self._error}); jaxmem.jit would"
+        " leave it to XLA's own plan."
       ) from self._error
     return self._planned
 
@@ -335,7 +340,9 @@ def _result(
   predicted = (ordered.baseline_bytes, decision.planned_bytes)
   is_exact = (own_bytes, temp_bytes) == predicted
   num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
-  bound = 0 if num_rematerialized else decision.lower_bound_bytes
+  missed = max(abs(own_bytes - predicted[0]), abs(temp_bytes - predicted[1]))
+  is_known = missed <= _TABLES * own_bytes and not num_rematerialized
+  bound = decision.lower_bound_bytes if is_known else 0
   before = program.layout(AssignmentModel(planned.given, decision.platform))
   after = program.layout(planned.model)
   rates = program.request.device(decision.platform).rates

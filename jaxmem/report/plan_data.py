@@ -141,7 +141,8 @@ class PlanData:
     predicted_temp_bytes: What the assignment model said it would be.
     baseline_predicted_bytes: The same for XLA's own order.
     lower_bound_bytes: No order of this program has smaller temporaries. 0,
-      which says nothing, where XLA rematerialised after the plan.
+      which says nothing, where XLA rematerialised after the plan, or reports
+      other temporaries than the assignment model.
     argument_bytes: Of all arguments.
     output_bytes: Of all outputs.
     alias_bytes: Of outputs that reuse a donated argument.

@@ -100,6 +100,9 @@ def _bound_line(plan: PlanData) -> str:
       " the program is above its share of the device; estimated times and"
       " buffers are of the plan before that"
     )
+  is_exact = not (plan.model_error or plan.baseline_model_error)
+  if not (plan.lower_bound_bytes or is_exact):
+    return "none: not modelled, XLA allocates other bytes than was predicted"
   size = units.format_bytes(plan.lower_bound_bytes)
   return f"{size} (gap {100 * plan.gap:.1f} %)"
 

@@ -14,6 +14,7 @@ import dataclasses
 from typing import NamedTuple
 
 from jaxmem_hlo.module import (
+  ASYNC_STARTS,
   FORWARDS,
   OPERAND_IN_START,
   RESULT_IN_START,
@@ -91,9 +92,15 @@ Tree = dict[ShapeIndex, Value]
 # The computations that these opcodes call run as part of the schedule. Others
 # (reductions, fusions, sorts) call theirs once per element.
 _SEQUENTIAL = frozenset({"while", "call", "conditional", "async-start"})
-_UNSUPPORTED = frozenset(
-  {"send", "send-done", "recv", "recv-done", "async-update", "infeed"}
-)
+_UNSUPPORTED = frozenset({"send", "recv", "infeed"})
+# Which part of an asynchronous pair lies where is known of these only.
+_ASYNCHRONOUS = ("-start", "-update", "-done")
+_PAIRED = ASYNC_STARTS | {"copy-start", *RESULT_IN_START}
+
+
+def _is_modelled(opcode: str) -> bool:
+  is_asynchronous = opcode.endswith(_ASYNCHRONOUS)
+  return opcode in _PAIRED if is_asynchronous else opcode not in _UNSUPPORTED
 
 
 class Dataflow:
@@ -135,7 +142,7 @@ class Dataflow:
       computation = stack.pop()
       found.append(computation)
       for instruction in computation.instructions:
-        if instruction.opcode in _UNSUPPORTED:
+        if not _is_modelled(instruction.opcode):
           raise UnsupportedModuleError(
             f"Instruction {instruction.name} has opcode {instruction.opcode}."
           )

@@ -16,6 +16,7 @@ from jaxmem_hlo.module.collectives import (
 from jaxmem_hlo.module.hlo_module import Computation, Instruction, Module
 from jaxmem_hlo.module.late_passes import apply_late_passes
 from jaxmem_hlo.module.opcodes import (
+  ASYNC_STARTS,
   COLLECTIVES,
   ELEMENTWISE,
   FORWARDS,
@@ -30,6 +31,7 @@ from jaxmem_hlo.module.post_order import list_in_post_order
 from jaxmem_hlo.module.shapes import ShapeIndex
 
 __all__ = [
+  "ASYNC_STARTS",
   "COLLECTIVES",
   "ELEMENTWISE",
   "FORWARDS",

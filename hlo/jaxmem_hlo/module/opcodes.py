@@ -22,6 +22,7 @@ OPERAND_IN_START: dict[str, tuple[int, ...]] = {
   "collective-permute-start": (0,),
   "copy-start": (1,),
 }
+ASYNC_STARTS = frozenset({*OPERAND_IN_START, "all-reduce-start", "async-start"})
 # The tuple of the start has the result of these at this index.
 RESULT_IN_START: dict[str, tuple[int, ...]] = {
   "all-gather-done": (1,),

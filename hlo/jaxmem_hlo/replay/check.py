@@ -36,6 +36,7 @@ from jaxmem_hlo.buffers import (
   while_computations,
 )
 from jaxmem_hlo.module import (
+  ASYNC_STARTS,
   FORWARDS,
   OPERAND_IN_START,
   RESULT_IN_START,
@@ -58,7 +59,6 @@ from jaxmem_hlo.replay.placed_values import (
 
 _NUM_ITERATIONS = 2
 _MAX_SHOWN_FAULTS = 20
-_ASYNC_STARTS = (*OPERAND_IN_START, "all-reduce-start", "async-start")
 
 
 class FaultyAssignmentError(Exception):
@@ -150,7 +150,7 @@ class _Replay:
     self._windows: dict[int, list[Version]] = {}
     self._rules: dict[str, Callable[[Instruction, int], Tree]] = {
       **dict.fromkeys(FORWARDS, self._forward),
-      **dict.fromkeys(_ASYNC_STARTS, self._start),
+      **dict.fromkeys(ASYNC_STARTS, self._start),
       **dict.fromkeys(RESULT_IN_START, self._done),
       "constant": self._constant,
       "copy": self._copy,

@@ -317,12 +317,26 @@ class AsyncTest(absltest.TestCase):
     self.assertEqual(_name_at(flow, "done"), "start")
 
 
-class UnsupportedTest(absltest.TestCase):
+class UnsupportedTest(parameterized.TestCase):
   def test_unknown_flow_is_named(self):
     builder = tiny_hlo.Builder()
     main = builder.computation("main")
     main.op("infeed", tuple_of(f32(8), token()), name="fed")
     with self.assertRaisesRegex(UnsupportedModuleError, "fed has opcode infee"):
+      Dataflow(builder.module(main))
+
+  @parameterized.parameters(
+    "send",
+    "recv-done",
+    "async-update",
+    "reduce-scatter-start",
+    "ragged-all-to-all-done",
+  )
+  def test_asynchronous_pairs_that_are_not_modelled(self, opcode):
+    builder = tiny_hlo.Builder()
+    main = builder.computation("main")
+    main.op(opcode, f32(8), main.parameter(f32(8)), name="pair")
+    with self.assertRaisesRegex(UnsupportedModuleError, f"pair .* {opcode}"):
       Dataflow(builder.module(main))
 
   def test_a_computation_with_two_callers(self):
