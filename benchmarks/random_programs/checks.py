@@ -11,7 +11,6 @@ import random
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import UnsupportedModuleError
@@ -138,7 +137,8 @@ class _Checks:
     return outputs
 
   def _check_unlimited(self, own: Any, expected: Outputs) -> None:
-    is_finite = all(bool(jnp.isfinite(each).all()) for each in expected)
+    # By numpy, which compiles nothing.
+    is_finite = all(np.isfinite(np.asarray(each)).all() for each in expected)
     self._require("finite", is_finite, "the generator lets numbers grow")
     planned = self._compile(jaxmem.jit)
     self._require(
