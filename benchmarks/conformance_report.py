@@ -50,7 +50,7 @@ def text_of(rows: Sequence[page.Row]) -> str:
 
 def remaining(rows: Sequence[page.Row]) -> str:
   """Returns a line that says which of jax's files have no whole run."""
-  whole = {row["file"] for row in rows if not row["faults"]}
+  whole = {r["file"] for r in rows if not (r["faults"] or r["select"])}
   left = [f"`{file}`" for file in JAX_FILES if file not in whole]
   return f"\nNot run to their end: {', '.join(left) or 'none'}.\n"
 

@@ -93,12 +93,13 @@ def test_a_package_s_own_tests(tmp_path):
 
 def test_what_remains():
   (first, *others) = JAX_FILES
-  rows = [{"file": file, "faults": []} for file in others]
+  rows = [{"file": file, "faults": [], "select": ""} for file in others]
   left = f"\nNot run to their end: `{first}`.\n"
   assert conformance_report.remaining(rows) == left
-  rows.append({"file": first, "faults": ["exit code 2"]})
+  row = {"file": first, "faults": [], "select": ""}
+  rows += [row | {"faults": ["exit code 2"]}, row | {"select": "some"}]
   assert conformance_report.remaining(rows) == left
-  rows.append({"file": first, "faults": []})
+  rows.append(row)
   assert conformance_report.remaining(rows) == "\nNot run to their end: none.\n"
 
 
