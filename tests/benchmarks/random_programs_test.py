@@ -29,7 +29,7 @@ _NUM_SEEDS = 300
 # The devices that every test process has, and how many programs over them.
 _NUM_DEVICES = 4
 _NUM_QUICK_SHARDED = 4
-_NUM_SHARDED = 60
+_NUM_SHARDED = 24
 # Of programs in which a defect was found, once.
 _FOUND = (8, 266)
 # A short one that has something to order and to fit.
