@@ -47,6 +47,8 @@ class ChecksTest(parameterized.TestCase):
     program = generate(seed, num_devices)
     outcome = checks.check(program)
     self.assertEqual(outcome.failures, {}, str(program))
+    if num_devices > 1 and outcome.counts["refused_by_xla"]:
+      self.skipTest("XLA itself cannot run it.")
     for name in ("outputs", "temporaries", "prediction", "repeated", "limit"):
       self.assertEqual(outcome.counts[name], 1, name)
 
