@@ -252,9 +252,8 @@ class _Answers:
       raise self._error
     if self._planned is None:
       raise RuntimeError(
-        "The step was compiled, but could not be planned. Its module holds"
-        f" something that is not modelled ({self._error}); jaxmem.jit would"
-        " leave it to XLA's own plan."
+        "The step was compiled, but could not be planned. What it holds is not"
+        f" modelled; jaxmem.jit would run XLA's own plan. ({self._error})"
       ) from self._error
     return self._planned
 
@@ -338,9 +337,8 @@ def _result(
   own_bytes = _memory(baseline).temp_size_in_bytes
   temp_bytes = memory.temp_size_in_bytes
   predicted = (ordered.baseline_bytes, decision.planned_bytes)
-  is_exact = (own_bytes, temp_bytes) == predicted
-  num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
   missed = max(abs(own_bytes - predicted[0]), abs(temp_bytes - predicted[1]))
+  num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
   is_known = missed <= _TABLES * own_bytes and not num_rematerialized
   bound = decision.lower_bound_bytes if is_known else 0
   before = program.layout(AssignmentModel(planned.given, decision.platform))
@@ -349,7 +347,7 @@ def _result(
   return Plan(
     name=program.name,
     target=program.target,
-    status=_status(decision, is_exact=is_exact),
+    status=_status(decision, is_exact=not missed),
     method=ordered.method,
     is_order_proved=ordered.search_proved,
     baseline_temp_bytes=own_bytes,

@@ -55,7 +55,7 @@ class NotModelledTest(parameterized.TestCase):
       mock.patch.object(
         dataflow, "_UNSUPPORTED", frozenset({"fusion", "call"})
       ),
-      self.assertRaisesRegex(RuntimeError, "not modelled .* has opcode") as e,
+      self.assertRaisesRegex(RuntimeError, "not modelled; .* has opcode") as e,
     ):
       _plan()
     self.assertIsInstance(e.exception.__cause__, UnsupportedModuleError)
