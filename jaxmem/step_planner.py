@@ -38,7 +38,6 @@ from jaxmem.planning import (
   plan_frontier,
 )
 from jaxmem.report import (
-  Arguments,
   Budget,
   Frontier,
   HostTraffic,
@@ -51,6 +50,7 @@ from jaxmem.report import (
   communication_of,
   donation,
   layout,
+  origins_in,
   peak_rows,
   replicated,
   resharded,
@@ -291,8 +291,7 @@ class _Program:
 
   def origins(self, model: AssignmentModel) -> ValueOrigins:
     """Returns where the values of a version of its module come from."""
-    arguments = Arguments(model.analysis, self.argument_names)
-    return ValueOrigins(model.analysis, arguments)
+    return origins_in(model, self.argument_names)
 
   def replay(self) -> replay.ReplayReport:
     """Compiles the plan again and replays it on XLA's real assignment."""

@@ -1,7 +1,6 @@
 """Reports of a plan: what was saved, how far from the bound, and why."""
 
 from jaxmem.report import donation, edit_costs, layout, signature
-from jaxmem.report.argument_kinds import Arguments
 from jaxmem.report.communication import (
   Communication,
   Exchange,
@@ -10,7 +9,9 @@ from jaxmem.report.communication import (
   replicated,
   resharded,
 )
+from jaxmem.report.explain import explain_rows
 from jaxmem.report.frontier import Frontier, Point
+from jaxmem.report.hints import hints
 from jaxmem.report.notebook import batch_fragment
 from jaxmem.report.peak import PeakRow, peak_rows
 from jaxmem.report.plan import Plan, PlannedProgram
@@ -26,10 +27,9 @@ from jaxmem.report.plan_page import plan_html
 from jaxmem.report.progress import Progress
 from jaxmem.report.timeline import Table
 from jaxmem.report.timing import time_steps
-from jaxmem.report.value_origins import ValueOrigins
+from jaxmem.report.value_origins import ValueOrigins, origins_in
 
 __all__ = [
-  "Arguments",
   "Budget",
   "Communication",
   "EditCost",
@@ -50,7 +50,10 @@ __all__ = [
   "communication_of",
   "donation",
   "edit_costs",
+  "explain_rows",
+  "hints",
   "layout",
+  "origins_in",
   "peak_rows",
   "plan_html",
   "read_fields",

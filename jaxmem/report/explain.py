@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from jaxmem import units
 from jaxmem.report import peak_tree
 from jaxmem.report.explain_html import explanation_html
 from jaxmem.report.frontier import Frontier
 from jaxmem.report.hints import hints
+from jaxmem.report.peak import PeakRow
 from jaxmem.report.peak_tree import Node
 from jaxmem.report.plan_data import PlanData
 
@@ -85,12 +87,21 @@ def explain(plan: PlanData, frontier: Frontier | None = None) -> Explanation:
     plan: The plan.
     frontier: What limits would cost, if that was planned; it is told, too.
   """
-  where = peak_tree.paths(plan.peak)
-  return Explanation(
-    name=plan.name,
-    target=plan.target,
-    trees={
-      by: peak_tree.tree(by, plan.peak, each) for by, each in where.items()
-    },
-    hints=hints(plan, frontier),
-  )
+  told = hints(plan.peak, plan.donation, plan.replicated, frontier)
+  return explain_rows(plan.name, plan.target, plan.peak, told)
+
+
+def explain_rows(
+  name: str, target: str, rows: Sequence[PeakRow], told: tuple[str, ...]
+) -> Explanation:
+  """Says where a program's bytes at the peak come from.
+
+  Args:
+    name: The function's.
+    target: The device.
+    rows: What the bytes are.
+    told: What would make them fewer.
+  """
+  where = peak_tree.paths(rows)
+  trees = {by: peak_tree.tree(by, rows, each) for by, each in where.items()}
+  return Explanation(name=name, target=target, trees=trees, hints=told)

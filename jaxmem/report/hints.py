@@ -1,4 +1,4 @@
-"""What would make the peak of a step lower."""
+"""What would make the peak of a program lower."""
 
 from __future__ import annotations
 
@@ -7,34 +7,41 @@ from collections.abc import Sequence
 from jaxmem import units
 from jaxmem.report import donation
 from jaxmem.report.communication import Replicated
+from jaxmem.report.donation import DonationAdvice
 from jaxmem.report.frontier import Frontier, Point
 from jaxmem.report.peak import PeakRow
-from jaxmem.report.plan_data import PlanData
 
 _MAX_NAMED = 3
 # Smaller copies are not worth a line.
 _MIN_SHARE = 0.001
 
 
-def hints(plan: PlanData, frontier: Frontier | None) -> tuple[str, ...]:
-  """Returns what would shrink a plan's peak, a line each.
+def hints(
+  rows: Sequence[PeakRow],
+  advice: Sequence[DonationAdvice],
+  found: Sequence[Replicated] = (),
+  frontier: Frontier | None = None,
+) -> tuple[str, ...]:
+  """Returns what would shrink a program's peak, a line each.
 
   Args:
-    plan: The plan.
+    rows: What its bytes are at the peak.
+    advice: What could be donated.
+    found: Large arguments that every device has all of.
     frontier: What limits would cost, if that was planned.
   """
-  found = [*_donate(plan), *_shard(plan.replicated), *_cast(plan.peak)]
+  lines = [*_donate(advice), *_shard(found), *_cast(rows)]
   if frontier is not None:
-    found += _limit(plan.total_bytes, frontier)
-  return tuple(found)
+    lines += _limit(sum(row.size_bytes for row in rows), frontier)
+  return tuple(lines)
 
 
-def _donate(plan: PlanData) -> list[str]:
-  size_bytes = donation.possible_bytes(plan.donation)
+def _donate(advice: Sequence[DonationAdvice]) -> list[str]:
+  size_bytes = donation.possible_bytes(advice)
   if not size_bytes:
     return []
-  names = donation.possible_names(plan.donation)
-  how = donation.suggestion(plan.donation) or "donate " + _named(names)
+  names = donation.possible_names(advice)
+  how = donation.suggestion(advice) or "donate " + _named(names)
   return [f"{how}: {units.format_bytes(size_bytes)} less for outputs"]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import BufferAnalysis, Value
 from jaxmem_hlo.module import (
   COLLECTIVES,
@@ -250,3 +251,15 @@ class ValueOrigins:
           if scope in firsts:
             found.setdefault(scope, set()).add(scopes[:place])
     return {k: v.pop() for k, v in found.items() if len(v) == 1}
+
+
+def origins_in(
+  model: AssignmentModel, names: Mapping[str, str]
+) -> ValueOrigins:
+  """Returns where the values of a module come from.
+
+  Args:
+    model: Of the module's buffers.
+    names: What the module calls an argument -> a better name, if there is one.
+  """
+  return ValueOrigins(model.analysis, Arguments(model.analysis, names))

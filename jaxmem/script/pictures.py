@@ -13,7 +13,16 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem import units
 from jaxmem.entry import CompileRecord, table_cells
 from jaxmem.planning import Decision, LimitPlan, PlannedModule
-from jaxmem.report import Table, layout, plan_html
+from jaxmem.report import (
+  Table,
+  donation,
+  explain_rows,
+  hints,
+  layout,
+  origins_in,
+  peak_rows,
+  plan_html,
+)
 
 Facts = list[tuple[str, str]]
 # Characters of a function's name that its file's name has: systems take few.
@@ -30,6 +39,7 @@ class _Picture:
     after: jaxmem's.
     lower_bound_bytes: No order of the program has smaller temporaries.
     facts: The main figures.
+    explanation: HTML that says what the bytes at the plan's peak are.
   """
 
   record: CompileRecord
@@ -37,6 +47,7 @@ class _Picture:
   after: layout.Layout
   lower_bound_bytes: int
   facts: Facts
+  explanation: str
 
 
 class Pictures:
@@ -90,6 +101,7 @@ class Pictures:
         lower_bound_bytes=picture.lower_bound_bytes,
         facts=picture.facts,
         table=table,
+        explanation=picture.explanation,
       )
       files[picture.record.function].write_text(page, encoding="utf-8")
     return list(files.values())
@@ -129,13 +141,20 @@ def _picture(
   record: CompileRecord, planned: PlannedModule[Decision]
 ) -> _Picture:
   platform = planned.decision.platform
-  own = AssignmentModel(planned.given, platform).assign()
+  own, model = AssignmentModel(planned.given, platform), planned.model
+  own_origins, origins = origins_in(own, {}), origins_in(model, {})
+  assigned = model.assign()
+  rows = peak_rows(
+    origins, assigned, output_paths=(), total_bytes=_bytes(record)
+  )
+  told = hints(rows, donation.advise(planned.given))
   return _Picture(
     record=record,
-    before=layout.describe(planned.given, own),
-    after=layout.describe(planned.module, planned.model.assign()),
+    before=layout.describe(planned.given, own.assign(), own_origins),
+    after=layout.describe(planned.module, assigned, origins),
     lower_bound_bytes=planned.decision.lower_bound_bytes,
     facts=main_figures(record, planned),
+    explanation=explain_rows(record.function, platform, rows, told).to_html(),
   )
 
 

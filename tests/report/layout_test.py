@@ -6,7 +6,7 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 from tiny_hlo import f32
 
-from jaxmem.report import Arguments, ValueOrigins, layout, peak_rows
+from jaxmem.report import layout, origins_in, peak_rows
 from jaxmem.rewrite import Edits, apply_edits
 from jaxmem.rewrite.edits import Offload, Value
 
@@ -17,7 +17,7 @@ class LayoutTest(parameterized.TestCase):
     recorded = record_modules.load(name)
     model = AssignmentModel(recorded.module, recorded.platform)
     assigned = model.assign()
-    origins = ValueOrigins(model.analysis, Arguments(model.analysis, {}))
+    origins = origins_in(model, {})
     rows = {
       row.name: row
       for row in peak_rows(

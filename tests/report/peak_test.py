@@ -5,7 +5,7 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
-from jaxmem.report import Arguments, ValueOrigins, peak_rows
+from jaxmem.report import origins_in, peak_rows
 
 
 def _rows(module: Module, platform: str, orders=None, extra_bytes=0):
@@ -13,7 +13,7 @@ def _rows(module: Module, platform: str, orders=None, extra_bytes=0):
   assigned = model.assign(orders)
   total_bytes = assigned.program_bytes + extra_bytes
   rows = peak_rows(
-    ValueOrigins(model.analysis, Arguments(model.analysis, {})),
+    origins_in(model, {}),
     assigned,
     output_paths=(),
     total_bytes=total_bytes,

@@ -183,6 +183,10 @@ class RunTest(parameterized.TestCase):
     for page in (first, other):
       self.assertIn('<td><a href="out.html">train_step</a></td>', page)
       self.assertIn('<td><a href="out.prepare.html">prepare</a></td>', page)
+      self.assertIn("What the bytes at the peak are", page)
+      for tree in ("kind", "module", "line", "argument"):
+        self.assertIn(f"by {tree}", page)
+    self.assertIn("script.py:", first.split("by line")[1])
 
   def test_a_report_that_fails_costs_the_script_nothing(self):
     for method in ("add", "save"):
