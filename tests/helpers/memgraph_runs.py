@@ -10,8 +10,15 @@ ALIGNMENT_BYTES = 256
 
 
 def live_bytes() -> int:
-  """Returns the bytes that jax holds; arrays may share a buffer."""
-  arrays = [array for array in jax.live_arrays() if array.size]
+  """Returns the bytes that jax holds; arrays may share a buffer.
+
+  Arrays over several devices are left over from other tests, and do not count.
+  """
+  arrays = [
+    array
+    for array in jax.live_arrays()
+    if array.size and len(array.devices()) == 1
+  ]
   buffers = {array.unsafe_buffer_pointer(): array.nbytes for array in arrays}
   return sum(buffers.values())
 
