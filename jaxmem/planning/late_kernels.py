@@ -22,6 +22,9 @@ def fill_waits(
 ) -> list[int]:
   """Returns an order in which less is waited for.
 
+  Transfers that still run beside nothing then get a kernel, if that takes no
+  longer: XLA makes such collectives synchronous.
+
   Args:
     program: The computation.
     nodes: All nodes in execution order.
@@ -29,35 +32,49 @@ def fill_waits(
   """
   order = list(nodes)
   limit = max(limit_bytes, liveness.peak_bytes(program.graph, order))
-  tried: set[int] = set()
-  for _ in range(_TUNING.num_filled):
-    waits = _waits(program, order)
-    left = {done: s for done, s in waits.items() if done not in tried}
-    if not left:
-      break
-    done = max(left, key=lambda d: (left[d], -d))
-    tried.add(done)
-    order = _fill(program, order, done, left[done], limit)
+  waits, alone = _waits(program, order)
+  for only_alone in (False, True):
+    tried: set[int] = set()
+    for _ in range(_TUNING.num_filled):
+      left = (alone if only_alone else waits.keys()) - tried
+      if not left:
+        break
+      done = max(left, key=lambda d: (waits[d], -d))
+      tried.add(done)
+      changed = _fill(program, order, done, waits[done], limit)
+      found = _waits(program, changed)
+      is_slower = sum(found[0].values()) > sum(waits.values())
+      if not only_alone or (len(found[1]) < len(alone) and not is_slower):
+        order, (waits, alone) = changed, found
   return order
 
 
-def _waits(program: Program, order: Sequence[int]) -> dict[int, float]:
-  """Returns how long the device waits at each done, where it does."""
-  now = 0.0
+def _waits(
+  program: Program, order: Sequence[int]
+) -> tuple[dict[int, float], set[int]]:
+  """Returns how long the device waits at each done, where it does.
+
+  And those of these dones between which and their starts no kernel runs.
+  """
+  now, worked_s = 0.0, 0.0
   links = LinkClock()
-  done_at: dict[int, float] = {}
+  begun: dict[int, tuple[float, float]] = {}
   found: dict[int, float] = {}
+  alone: set[int] = set()
   for node in order:
     number = program.of_node.get(node)
-    if number is not None:
+    if number is None:
+      worked_s += program.seconds[node]
+    elif node == program.transfers[number].start:
       each = program.transfers[number]
-      if node == each.start:
-        done_at[number] = links.begin(each.link, now, each.seconds)
-      elif done_at[number] > now:
-        found[node] = done_at[number] - now
-        now = done_at[number]
+      begun[number] = links.begin(each.link, now, each.seconds), worked_s
+    elif begun[number][0] > now:
+      found[node] = begun[number][0] - now
+      now = begun[number][0]
+      if begun[number][1] == worked_s:
+        alone.add(node)
     now += program.seconds[node]
-  return found
+  return found, alone
 
 
 def _fill(

@@ -170,21 +170,18 @@ def _fewest_bytes(
   Orders with no more synchronous collectives than are given come before others:
   how well they hide depends less on estimates.
   """
-  tight = [
-    orders.fast(limit, slowest_s, num_synchronous)
-    for limit in orders.tight_limits()
-  ]
-  fitting = [found for found in tight if found is not None]
-  if fitting:
-    return min(
-      fitting,
-      key=lambda f: (f.num_synchronous > num_synchronous, f.temp_bytes),
-    )
-  for limit in orders.loose_limits(most_bytes):
-    found = orders.fast(limit, slowest_s, num_synchronous)
-    if found is not None:
-      return found
-  return None
+
+  def fast(limit: int) -> Overlapped | None:
+    return orders.fast(limit, slowest_s, num_synchronous)
+
+  tight = filter(None, map(fast, orders.tight_limits()))
+  fewest = min(
+    tight,
+    key=lambda f: (f.num_synchronous > num_synchronous, f.temp_bytes),
+    default=None,
+  )
+  loose = filter(None, map(fast, orders.loose_limits(most_bytes)))
+  return fewest or next(loose, None)
 
 
 def _with(
@@ -266,11 +263,11 @@ class _Orders:
     enough, or to leave no more collectives synchronous than are given.
     """
     nodes = walk(self._program, limit_bytes)
-    found = self._timed(nodes, slowest_s)
+    found = self.timed(self._graph.schedule(nodes), slowest_s)
     if found is not None and found.num_synchronous <= num_synchronous:
       return found
     nodes = fill_waits(self._program, nodes, limit_bytes)
-    filled = self._timed(nodes, slowest_s)
+    filled = self.timed(self._graph.schedule(nodes), slowest_s)
     if filled is None or found is None:
       return filled or found
     return min(filled, found, key=lambda f: f.num_synchronous)
@@ -284,12 +281,9 @@ class _Orders:
     nodes = walk(self._program, limit_bytes)
     filled = fill_waits(self._program, nodes, limit_bytes)
     for order in (filled, nodes) if filled != nodes else (nodes,):
-      found = self._timed(order, slowest_s)
+      found = self.timed(self._graph.schedule(order), slowest_s)
       if found is not None:
         yield found
-
-  def _timed(self, nodes: Sequence[int], slowest_s: float) -> Overlapped | None:
-    return self.timed(self._graph.schedule(nodes), slowest_s)
 
   def timed(self, order: Sequence[int], slowest_s: float) -> Overlapped | None:
     """Returns an order of ids with its bytes, if it is fast enough."""

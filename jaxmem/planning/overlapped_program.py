@@ -64,21 +64,24 @@ class Program:
     self.seconds = seconds
     order = range(graph.num_nodes)
     self.live = liveness.live_bytes(graph, order)
-    self.before = _bytes_before(graph)
+    memory, self.before = Memory(graph), list[int]()
+    for node in order:
+      self.before.append(memory.live_bytes)
+      memory.run(node)
     # When each node begins if nothing is waited for; then the end.
     self._elapsed_s = np.concatenate([[0.0], np.cumsum(seconds)])
     self._rest_s = self._seconds_after()
-    users = {t: self._first_user(t) for t in transfers}
+    successors, end = graph.successors, graph.num_nodes
+    users = {t: min(successors[t.done], default=end) for t in transfers}
     takes = {t: self._takes_memory(t) for t in transfers}
     needed_s = {t: self._needed_by(t, users[t], takes[t]) for t in transfers}
     self.transfers = sorted(transfers, key=lambda t: (needed_s[t], t.start))
     self.needed_at = [users[t] for t in self.transfers]
     self.takes_memory = [takes[t] for t in self.transfers]
     self.of_link: dict[Link, list[int]] = {}
-    for number, each in enumerate(self.transfers):
-      self.of_link.setdefault(each.link, []).append(number)
     self.of_node: dict[int, int] = {}
     for number, each in enumerate(self.transfers):
+      self.of_link.setdefault(each.link, []).append(number)
       self.of_node |= {each.start: number, each.done: number}
     self.begin_by = self._latest_starts([needed_s[t] for t in self.transfers])
 
@@ -94,10 +97,6 @@ class Program:
       after = (longest[s] for s in self.graph.successors[node])
       longest[node] = self.seconds[node] + max(after, default=0.0)
     return longest
-
-  def _first_user(self, transfer: Transfer) -> int:
-    successors = self.graph.successors[transfer.done]
-    return min(successors, default=self.graph.num_nodes)
 
   def _needed_by(self, transfer: Transfer, user: int, takes: bool) -> float:
     """Returns when a transfer is needed, if its user waits where it can.
@@ -141,15 +140,6 @@ class Program:
     return made > freed
 
 
-def _bytes_before(graph: Graph) -> list[int]:
-  memory = Memory(graph)
-  found = []
-  for node in range(graph.num_nodes):
-    found.append(memory.live_bytes)
-    memory.run(node)
-  return found
-
-
 class Memory:
   """What is live, node by node."""
 
@@ -178,18 +168,14 @@ class Memory:
         total -= min(self._sizes[operand], self._sizes[output])
     return total
 
-  def freed_bytes(self, node: int) -> int:
-    """Returns what is not live any more once a node ran."""
-    return sum(
+  def added_bytes(self, node: int) -> int:
+    """Returns what more is live once a node ran; it may be negative."""
+    added = sum(self._sizes[b] for b in self._defined[node])
+    return added - sum(
       self._sizes[b]
       for b in self._graph.buffers_of_node[node]
       if self._remaining[b] == 1
     )
-
-  def added_bytes(self, node: int) -> int:
-    """Returns what more is live once a node ran; it may be negative."""
-    added = sum(self._sizes[b] for b in self._defined[node])
-    return added - self.freed_bytes(node)
 
   def run(self, node: int) -> None:
     """Runs a node."""

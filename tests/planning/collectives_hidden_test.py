@@ -255,6 +255,31 @@ class HideTest(parameterized.TestCase):
     self.assertLess(decision.planned_bytes, decision.baseline_bytes)
     self.assertLess(least.planned_bytes, decision.planned_bytes)
 
+  def test_one_beside_nothing_gets_a_kernel_however_many_wait_longer(self):
+    # Each long gather is hidden by one kernel, and nothing else could run
+    # there; only the short one, which waits least, runs beside none.
+    program = _Program()
+    for n in range(TUNING.overlap.num_filled):
+      start = program.start(program.last, f"start{n}")
+      program.kernel(f"hides{n}")
+      program.kernel(f"k{n}", program.done(start, f"done{n}"))
+    scattered = program.kernel("scattered")
+    moves = program.main.op("dot", f32(125), scattered, name="moves")
+    start = program.start(scattered, "start_short")
+    program.kernel("end", program.done(start, "done_short"))
+    entry, walked = _walked(program.module(moves), {"short": 1.0}, 5.0)
+    nodes = list(range(entry.graph.num_nodes))
+    limit = liveness.peak_bytes(entry.graph, nodes)
+    filled = fill_waits(walked, nodes, limit)
+    check_order(entry.graph, filled)
+    names = [entry.instructions[n].name for n in filled]
+    first = names.index("start_short")
+    self.assertEqual(
+      names[first - 1 : first + 4],
+      ["scattered", "start_short", "moves", "done_short", "end"],
+    )
+    self.assertLessEqual(liveness.peak_bytes(entry.graph, filled), limit)
+
   @parameterized.parameters(*range(12))
   def test_random_programs(self, seed):
     module = _random_module(random.Random(seed))
@@ -277,22 +302,7 @@ class HideTest(parameterized.TestCase):
     self, seed
   ):
     module = _random_module(random.Random(seed))
-    entry = from_hlo(AssignmentModel(module, "cuda"), module.entry)
-    number = {i.name: n for n, i in enumerate(entry.instructions)}
-    program = Program(
-      entry.graph,
-      [1.0] * entry.graph.num_nodes,
-      [
-        Transfer(
-          start=number[name.replace("done", "start")],
-          done=n,
-          link="collectives",
-          seconds=2.0,
-        )
-        for name, n in number.items()
-        if name.startswith("done")
-      ],
-    )
+    entry, program = _walked(module, {}, 2.0)
     for limit in (0, program.peak_bytes, 2 * program.peak_bytes):
       nodes = walk(program, limit)
       check_order(entry.graph, nodes)
@@ -332,6 +342,32 @@ class LimitTest(parameterized.TestCase):
     found = planner.fit(planner.xla_bytes).decision
     self.assertLessEqual(found.schedule_s, own.seconds * (1 + 1e-9))
     self.assertEqual((planner.step_s, found.step_s), (own.seconds,) * 2)
+
+
+def _walked(module, seconds, others_s):
+  """Returns the entry, and what walks through it know.
+
+  Args:
+    module: Kernels of a second each, and pairs of startX and doneX.
+    seconds: Of some of these, by "X".
+    others_s: Of the others.
+  """
+  entry = from_hlo(AssignmentModel(module, "cuda"), module.entry)
+  number = {i.name: n for n, i in enumerate(entry.instructions)}
+  transfers = [
+    Transfer(
+      start=number[name.replace("done", "start")],
+      done=n,
+      link="collectives",
+      seconds=seconds.get(name.removeprefix("done_"), others_s),
+    )
+    for name, n in number.items()
+    if name.startswith("done")
+  ]
+  kernel_s = [
+    float(not i.name.startswith(("start", "done"))) for i in entry.instructions
+  ]
+  return entry, Program(entry.graph, kernel_s, transfers)
 
 
 def _backward_pass(num_layers):
