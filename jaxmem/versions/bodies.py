@@ -1,5 +1,7 @@
 """What loops, branches and calls run: jaxprs within an equation."""
 
+import math
+
 from jax.extend import core
 
 # Where equations keep what they run.
@@ -33,3 +35,9 @@ def with_body(
 def num_runs(eqn: core.JaxprEqn) -> int:
   """Returns how often an equation runs its bodies; once where unknown."""
   return eqn.params["length"] if eqn.primitive.name == "scan" else 1
+
+
+def num_shards(eqn: core.JaxprEqn) -> int:
+  """Returns on how many devices each has values of its own in the bodies."""
+  axes = eqn.params.get("newly_manual_axes", ())  # Of `shard_map`.
+  return math.prod(eqn.params["mesh"].shape[axis] for axis in axes)

@@ -3,11 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scan_cases
 from absl.testing import absltest, parameterized
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmem
+from jaxmem.versions import scan
 from jaxmem.versions.blocks import BlockStep
 
 
@@ -65,6 +67,66 @@ def _in_placed_jit(weights, x):
 
 
 _STEPS = (_in_while, _in_branch, _in_shard_map, _in_placed_jit)
+
+
+def _scanned(weights, x):
+  """Gradients of layers that a loop runs, from their stacked weights."""
+
+  def layer(y, weight):
+    return jnp.tanh(jnp.sin(y @ weight)), None
+
+  return jax.grad(lambda w: jax.lax.scan(layer, x, w)[0].sum())(weights)
+
+
+class ShardsTest(parameterized.TestCase):
+  # The second axis stays with the compiler: shapes do not show it.
+  @parameterized.parameters(((8,), 8), ((4, 2), 4))
+  def test_what_loops_stack_within_shard_map_is_there_on_each_device(
+    self, sizes, num_shards
+  ):
+    args = (jnp.zeros((6, 32, 32)), jnp.zeros((256, 32)))
+    alone = jax.make_jaxpr(_scanned)(*args)
+    mapped = jax.make_jaxpr(_mapped(_scanned, sizes))(
+      *(jnp.zeros((num_shards * a.shape[0], *a.shape[1:])) for a in args)
+    )
+    stacked = scan.droppable_bytes(alone)
+    self.assertGreater(stacked, 0)
+    self.assertEqual(scan.droppable_bytes(mapped), num_shards * stacked)
+    for save in ("all", stacked // 3):
+      of_one, of_all = (
+        scan.rewrite_step(
+          jaxpr, save if save == "all" else times * save, scan_cases.RATES
+        )
+        for jaxpr, times in ((alone, 1), (mapped, num_shards))
+      )
+      self.assertNotEmpty(of_one.dropped)
+      self.assertLen(of_all.dropped, len(of_one.dropped))
+      self.assertEqual(of_all.saved_bytes, num_shards * of_one.saved_bytes)
+
+  @parameterized.parameters(((8,), 8, 1), ((4, 2), 4, 2))
+  def test_blocks_count_for_one_device(self, sizes, num_shards, num_left):
+    weights, x = _arguments()
+    alone = BlockStep(jax.make_jaxpr(_update)(weights, x))
+    weights, x = jax.tree.map(
+      lambda a: jnp.zeros((num_shards * a.shape[0], *a.shape[1:])), (weights, x)
+    )
+    mapped = jax.make_jaxpr(_mapped(_update, sizes))(weights, x)
+    self.assertEqual(
+      BlockStep(mapped, num_devices=8).blocks.crossing_bytes,
+      alone.blocks.crossing_bytes // num_left,
+    )
+
+
+def _mapped(fun, sizes):
+  names = ("data", "model")[: len(sizes)]
+  mesh = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(sizes))
+  return jax.shard_map(
+    fun,
+    mesh=mesh,
+    in_specs=(P("data"), P("data")),
+    out_specs=P("data"),
+    axis_names={"data"},
+  )
 
 
 class BodiesTest(parameterized.TestCase):

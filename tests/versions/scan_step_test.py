@@ -283,6 +283,7 @@ class RewriteTest(parameterized.TestCase):
     saved = before - after
     self.assertAlmostEqual(saved / seen[0].saved_bytes, 1.0, delta=0.1)
 
+  @pytest.mark.slow
   def test_derivatives_from_outside(self):
     step, (params, state, x) = scan_cases.layers()
 

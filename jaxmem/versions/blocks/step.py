@@ -18,7 +18,7 @@ from jaxmem.versions.blocks.recipe import (
   make_recipe,
 )
 from jaxmem.versions.blocks.rewrite import rewrite
-from jaxmem.versions.bodies import bodies, num_runs, with_body
+from jaxmem.versions.bodies import bodies, num_runs, num_shards, with_body
 from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import Values, num_bytes
 
@@ -114,8 +114,7 @@ class BlockStep:
       (index, place): BlockStep(
         body,
         runs=runs * num_runs(eqn),
-        # There, shapes are those of one device.
-        num_devices=1 if eqn.primitive.name == "shard_map" else num_devices,
+        num_devices=max(1, num_devices // num_shards(eqn)),
       )
       for index, eqn in enumerate(self._values.eqns)
       for place, body in enumerate(bodies(eqn))

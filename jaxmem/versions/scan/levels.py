@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten
-from jaxmem.versions.bodies import bodies
-from jaxmem.versions.bodies import num_runs as num_runs_of
+from jaxmem.versions import bodies
 from jaxmem.versions.scan.pairs import Pair, find_pairs
 
 
@@ -23,25 +22,29 @@ class Level:
     inner: Bodies in which there are pairs, by their equation and their place
       among its bodies; not those of the loops of a pair, which change.
     num_runs: How often the level runs in one step; `while` counts as once.
+    num_shards: How many devices have values of their own for each of its.
   """
 
   jaxpr: core.Jaxpr
   pairs: tuple[Pair, ...]
   inner: Mapping[tuple[int, int], Level]
   num_runs: int
+  num_shards: int
 
-  def walk(self) -> Iterator[tuple[Pair, int]]:
-    """Yields each pair with the number of times it runs in one step."""
+  def walk(self) -> Iterator[tuple[Pair, Level]]:
+    """Yields each pair with its level."""
     for pair in self.pairs:
-      yield pair, self.num_runs
+      yield pair, self
     for level in self.inner.values():
       yield from level.walk()
 
 
-def make_level(jaxpr: core.Jaxpr, where: str = "", num_runs: int = 1) -> Level:
+def make_level(
+  jaxpr: core.Jaxpr, where: str = "", num_runs: int = 1, num_shards: int = 1
+) -> Level:
   """Finds the pairs of a jaxpr, which is flattened, and of all bodies within.
 
-  `where` is prefixed to all names; `num_runs` is how often it runs in one step.
+  `where` is prefixed to all names; for the rest, see `Level`.
   """
   flat = flatten(jaxpr, keep=CUSTOM_DERIVATIVES)
   pairs = find_pairs(flat, where)
@@ -51,10 +54,17 @@ def make_level(jaxpr: core.Jaxpr, where: str = "", num_runs: int = 1) -> Level:
     if index in paired:
       continue
     name = f"{where}{eqn.primitive.name}.{index}"
-    within, runs = bodies(eqn), num_runs * num_runs_of(eqn)
+    within, shards = bodies.bodies(eqn), num_shards * bodies.num_shards(eqn)
     for branch, body in enumerate(within):
       suffix = f".{branch}" if len(within) > 1 else ""
-      level = make_level(body, f"{name}{suffix}/", runs)
+      runs = num_runs * bodies.num_runs(eqn)
+      level = make_level(body, f"{name}{suffix}/", runs, shards)
       if level.pairs or level.inner:
         inner[index, branch] = level
-  return Level(jaxpr=flat, pairs=pairs, inner=inner, num_runs=num_runs)
+  return Level(
+    jaxpr=flat,
+    pairs=pairs,
+    inner=inner,
+    num_runs=num_runs,
+    num_shards=num_shards,
+  )

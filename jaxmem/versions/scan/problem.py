@@ -21,28 +21,30 @@ def make_problem(level: Level, rates: Rates, *, is_fused: bool) -> DropProblem:
   drops: list[Drop] = []
   works: list[Work] = []
   needs: list[Need] = []
-  for pair, num_runs in level.walk():
-    runs = num_runs * pair.length
+  for pair, within in level.walk():
+    runs = within.num_shards * within.num_runs * pair.length
     seconds = {
       index: runs * equation_seconds(eqn, rates, is_fused=is_fused)
       for index, eqn in enumerate(pair.body.eqns)
       if index not in pair.forbidden
     }
-    _add_needs(pair, len(drops), seconds, works, needs)
-    drops += _drops(pair, num_runs, rates, is_fused=is_fused)
+    _add_needs(pair, within.num_shards, len(drops), seconds, works, needs)
+    drops += _drops(pair, within, rates, is_fused=is_fused)
   return DropProblem(tuple(drops), tuple(works), tuple(needs))
 
 
 def _drops(
-  pair: Pair, num_runs: int, rates: Rates, *, is_fused: bool
+  pair: Pair, level: Level, rates: Rates, *, is_fused: bool
 ) -> list[Drop]:
   """Returns what a pair can drop: its residuals, then its broadcasts."""
 
   def relief_s(num_bytes: float) -> float:
-    return num_runs * (rates.seconds({}, 0.0, num_bytes) - rates.launch_s)
+    seconds = rates.seconds({}, 0.0, num_bytes) - rates.launch_s
+    return shards * level.num_runs * seconds
 
+  shards = level.num_shards
   drops = [
-    Drop(r.size_bytes, relief_s(2.0 * r.size_bytes), r.name)
+    Drop(shards * r.size_bytes, relief_s(2.0 * r.size_bytes), r.name)
     for r in pair.residuals
   ]
   for hoisted in pair.hoisted:
@@ -51,12 +53,13 @@ def _drops(
     # reads it, and otherwise about as much.
     num_bytes = (1.0 + 2.0 * pair.length) * hoisted.size_bytes
     seconds = relief_s(num_bytes) if is_fused else 0.0
-    drops.append(Drop(hoisted.size_bytes, seconds, hoisted.name))
+    drops.append(Drop(shards * hoisted.size_bytes, seconds, hoisted.name))
   return drops
 
 
 def _add_needs(
   pair: Pair,
+  num_shards: int,
   first: int,
   seconds: Mapping[int, float],
   works: list[Work],
@@ -91,7 +94,7 @@ def _add_needs(
     if key not in work_of:
       work_of[key] = len(works)
       if index is None:
-        works.append(Work(0.0, pair.input_bytes[var]))
+        works.append(Work(0.0, num_shards * pair.input_bytes[var]))
       else:
         works.append(Work(seconds[index]))
         pending.append(index)

@@ -111,7 +111,7 @@ def rewrite_level(
   saved_bytes = 0
   for pair in level.pairs:
     recipe = make_recipe(pair, dropped)
-    saved_bytes += recipe.saved_bytes
+    saved_bytes += level.num_shards * recipe.saved_bytes
     if recipe.dropped:
       lost |= {residual.stack for residual in recipe.dropped}
       eqns[pair.forward], stacks = _forward(pair, recipe, eqns[pair.forward])
@@ -119,7 +119,7 @@ def rewrite_level(
         pair, recipe, level.jaxpr.eqns, stacks, keep_bits
       )
     moved = [hoisted for hoisted in pair.hoisted if hoisted.name in dropped]
-    saved_bytes += sum(hoisted.size_bytes for hoisted in moved)
+    saved_bytes += level.num_shards * sum(h.size_bytes for h in moved)
     broadcasts = {hoisted.eqn.outvars[0]: hoisted.eqn for hoisted in moved}
     for index in (pair.forward, pair.backward):
       eqns[index] = sink(eqns[index], broadcasts)

@@ -42,8 +42,10 @@ def droppable_bytes(closed_jaxpr: core.Jaxpr) -> int:
 
   Args:
     closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
+      As everywhere here, its bytes are those of all devices together.
   """
-  return sum(pair.saved_bytes for pair, _ in make_level(closed_jaxpr).walk())
+  pairs = make_level(closed_jaxpr).walk()
+  return sum(level.num_shards * pair.saved_bytes for pair, level in pairs)
 
 
 def rewrite_step(
