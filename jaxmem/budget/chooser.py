@@ -74,7 +74,7 @@ class Chooser:
     # The plans that searches found, under what goes to the host in them.
     self._known: dict[tuple[Transfer, ...], list[Profile]] = {}
     self._sketches: dict[int, Choice] = {}
-    self._smallest: Profile | None = None
+    self._smallest: dict[int | None, Profile] = {}
 
   def gather(
     self, limit_bytes: int, scale: int = 1, also: Sequence[Event] = ()
@@ -120,16 +120,33 @@ class Chooser:
       self._sketches[limit_bytes] = self._choice(best)
     return self._sketches[limit_bytes]
 
-  def smallest(self) -> Choice:
-    """Returns the choice with the lowest peak that was found."""
-    if self._smallest is None:
-      if self._every_event is not None:
-        self._smallest = self._smallest_of(self._every_event)
-      else:
-        self._smallest = self._descend(
-          self._unedited, lambda aim: pools.sketch(self._start, aim)
-        )
-    return self._choice(self._smallest)
+  def smallest(self, useful_bytes: int | None = None) -> Choice:
+    """Returns the choice with the lowest peak that was found.
+
+    Args:
+      useful_bytes: Peaks above are of no use, so that the search begins there,
+        and ends if it finds none.
+    """
+    if useful_bytes not in self._smallest:
+      self._smallest[useful_bytes] = self._find_smallest(useful_bytes)
+    return self._choice(self._smallest[useful_bytes])
+
+  def _find_smallest(self, useful_bytes: int | None) -> Profile:
+    if self._every_event is not None:
+      return self._smallest_of(self._every_event)
+
+    def find(aim: int) -> Profile:
+      return pools.sketch(self._start, aim)
+
+    best = self._unedited
+    if useful_bytes is not None:
+      useful = useful_bytes + self.problem.slot_bytes
+      if self._floor_bytes > useful:
+        return best
+      best = min(best, find(useful), key=lambda p: p.peak_bytes)
+      if best.peak_bytes > useful:
+        return best
+    return self._descend(best, find)
 
   def _choice(self, best: Profile) -> Choice:
     return Choice(

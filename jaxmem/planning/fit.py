@@ -9,11 +9,10 @@ is predicted for every edited module, and decides.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from jaxmem_hlo.assignment import AssignmentModel
@@ -34,6 +33,7 @@ from jaxmem.planning.reorder import (
   plan_module,
   verify_module,
 )
+from jaxmem.planning.smallest import find_smallest
 from jaxmem.planning.tuning import TUNING
 
 _TUNING = TUNING.fit
@@ -57,6 +57,8 @@ class LimitPlanner:
     self._spent_s = 0.0
     # When something fitted, by room.
     self._first_s: dict[int, float] = {}
+    # The smallest plans, by what is of use.
+    self._smallest_found: dict[int | None, Fit] = {}
     self._name = module.name.removeprefix("jit_")
     self._options = options
     self._device = device
@@ -138,11 +140,14 @@ class LimitPlanner:
       live_limit_bytes = int(_TUNING.estimated_live_share * room)
       return min(base.estimate(view, live_limit_bytes) for view in VIEWS)
 
-  def fit(self, limit_bytes: int) -> PlannedModule[LimitPlan]:
+  def fit(
+    self, limit_bytes: int, useful_bytes: int | None = None
+  ) -> PlannedModule[LimitPlan]:
     """Finds the cheapest plan whose whole program fits a limit.
 
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
+      useful_bytes: See `smallest_bytes`; not below the limit.
 
     Raises:
       InfeasibleError: If no plan was found that fits.
@@ -152,7 +157,7 @@ class LimitPlanner:
       return found
     room = limit_bytes - self._planned.fixed_bytes
     with self._timed():
-      best = self._smallest
+      best = self._smallest(useful_bytes)
       if best.temp_bytes > room:
         _raise_infeasible(self._name, best, self._least_base(), room)
     return self._plan(best, limit_bytes)
@@ -268,43 +273,26 @@ class LimitPlanner:
     """Estimates what the schedule of a plan takes."""
     return cost.step_time(planned.module, self._device.rates)
 
-  def smallest_bytes(self) -> int:
-    """Returns the bytes of the smallest whole program that can be found."""
+  def smallest_bytes(self, useful_bytes: int | None = None) -> int:
+    """Returns the bytes of the smallest whole program that can be found.
+
+    Args:
+      useful_bytes: Larger programs are of no use: what is found above that need
+        not be the smallest.
+    """
     with self._timed():
-      best = self._smallest
+      best = self._smallest(useful_bytes)
     return best.base.fixed_bytes + best.temp_bytes
 
-  @functools.cached_property
-  def _smallest(self) -> Fit:
-    """Returns the smallest plan that is found.
-
-    Where many values are packed, views hardly differ, and XLA's order does not
-    take less than the planned one. Where few large ones are, either may, and
-    the plan with the fewest live bytes need not be the smallest: plans for less
-    and less room are sketched.
-
-    It is the same whatever was planned before, so that the bytes that an error
-    names are a limit that can be kept.
-    """
-    for base in self._bases():
-      base.forget_searches()
-    if self._planned.num_steps > _TUNING.few_steps:
-      return self._planned.smallest(VIEWS[0])
-    best = min((b.smallest(VIEWS[0]) for b in self._bases()), key=_size)
-    best = min(best, best.base.smallest(LAST_VIEWS[0]), key=_size)
-    while best.temp_bytes and (smaller := self._shrunk(best)):
-      best = smaller
-    return best
-
-  def _shrunk(self, fit: Fit) -> Fit | None:
-    """Sketches a plan like another, for a little less room."""
-    room = int(_TUNING.shrinking_share * fit.temp_bytes)
-    aim = dataclasses.replace(
-      fit.aim,
-      room_bytes=room,
-      live_limit_bytes=int(_TUNING.first_live_share * room),
-    )
-    return fit.base.sketch(aim, math.inf)
+  def _smallest(self, useful_bytes: int | None) -> Fit:
+    """Returns the smallest plan that is found; see `smallest_bytes`."""
+    if useful_bytes not in self._smallest_found:
+      room = None
+      if useful_bytes is not None:
+        room = max(0, useful_bytes - self._planned.fixed_bytes)
+      found = find_smallest([*self._bases()], room)
+      self._smallest_found[useful_bytes] = found
+    return self._smallest_found[useful_bytes]
 
   def _cheapest(self, room: int, worse_s: float) -> Fit | None:
     """Finds a plan; None if sketches do not promise less than some seconds."""
@@ -312,17 +300,18 @@ class LimitPlanner:
     least_s = min((f.extra_s for f in sketches), default=math.inf)
     if self.step_s + _TUNING.sketched_share * least_s >= worse_s:
       return None
+    if self._options.effort == "fast":
+      return min(sketches, key=lambda f: f.extra_s)
     return self._refined(sketches)
 
   def _all_sketches(self, room: int) -> list[Fit]:
     """Sketches plans on every base, in further views if need be."""
     if not self._may_fit(room):
       return []
-    found = self._sketches(room, VIEWS, with_link=False)
-    if found or self._planned.is_far_off(room):
-      return found
-    return self._sketches(room, LAST_VIEWS, with_link=False) or self._sketches(
-      room, VIEWS, with_link=True
+    return (
+      self._sketches(room, VIEWS, with_link=False)
+      or self._sketches(room, LAST_VIEWS, with_link=False)
+      or self._sketches(room, VIEWS, with_link=True)
     )
 
   def _refined(self, sketches: Sequence[Fit]) -> Fit:
@@ -357,7 +346,8 @@ class LimitPlanner:
     """Returns what little time finds on each base."""
     found: list[Fit] = []
     for base in self._bases():
-      if self._planned.is_far_off(room) or (with_link and not base.has_link):
+      is_hopeless = not with_link and self._planned.is_far_off(room)
+      if is_hopeless or (with_link and not base.has_link):
         continue
       if found and base is not self._planned:
         best = min(found, key=lambda f: f.extra_s)
@@ -394,8 +384,14 @@ class LimitPlanner:
     return min(self._bases(), key=lambda base: base.bound.num_bytes)
 
 
-def _size(fit: Fit) -> tuple[int, float]:
-  return fit.temp_bytes, fit.extra_s
+def smallest_bytes(planners: Iterable[LimitPlanner]) -> int:
+  """Returns the bytes of the smallest whole program of several modules."""
+  smallest: int | None = None
+  for planner in planners:
+    found = planner.smallest_bytes(smallest)
+    smallest = found if smallest is None else min(smallest, found)
+  assert smallest is not None
+  return smallest
 
 
 def _promises_more(base: OrderedModule, best: Fit) -> bool:

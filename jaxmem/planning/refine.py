@@ -42,8 +42,8 @@ def refine(
 
   Args:
     sketch: A fit; the plan has to fit the same room.
-    effort: Of each search. Only "fast" leaves values where the sketch has them,
-      on the device or the host.
+    effort: Of each search. Values may go to the host even where the sketch
+      leaves all of them on the device.
     also: What may run again besides what is gathered.
     gathers: Whether to gather as much as the length of the order allows; not
       needed where a search on the same order has.
@@ -65,12 +65,8 @@ class _Search:
     self, sketch: Fit, effort: Effort, also: Sequence[Event], gathers: bool
   ):
     self._sketch = self._best = sketch
-    self._aim = dataclasses.replace(
-      sketch.aim, with_link=sketch.aim.with_link or effort != "fast"
-    )
-    self._chooser = sketch.base.chooser(
-      self._aim.view, effort, self._aim.with_link
-    )
+    self._aim = dataclasses.replace(sketch.aim, with_link=True)
+    self._chooser = sketch.base.chooser(sketch.aim.view, effort, with_link=True)
     num_steps = max(1, sketch.base.num_steps)
     self._num_limits = _between(
       _TUNING.fewest_limits,

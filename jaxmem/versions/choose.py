@@ -22,6 +22,7 @@ from jaxmem.planning import (
   Request,
   paused_collector,
 )
+from jaxmem.planning import smallest_bytes as smallest_of
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
 from jaxmem.versions.version import (
@@ -105,8 +106,7 @@ def smallest_bytes(
     schedules: See `pick`.
     request: Options and target.
   """
-  planners = small_planners(written, schedules, request)
-  return min(planner.smallest_bytes() for planner in planners)
+  return smallest_of(small_planners(written, schedules, request))
 
 
 def _for_comparison(request: Request) -> Request:
@@ -219,8 +219,9 @@ class _VersionSearch:
       totals.append(tried.planner.total_bytes)
       if nearest and tried.planner.least_bytes >= nearest[1].smallest_bytes:
         continue
+      useful = nearest[1].smallest_bytes if nearest else None
       try:
-        plan = tried.planner.fit(self._limit_bytes).decision
+        plan = tried.planner.fit(self._limit_bytes, useful).decision
       except InfeasibleError as error:
         if nearest is None or error.smallest_bytes < nearest[1].smallest_bytes:
           nearest = tried, error

@@ -60,6 +60,10 @@ class HostTest(absltest.TestCase):
     loose = planner.fit(fixed_bytes + (13 << 20)).decision
     tight = planner.fit(fixed_bytes + (9 << 20)).decision
     self.assertLen(tight.edits.offloads, 1)
+    # Versions of a step are compared by what is found in little time, however
+    # far off plans without the host are.
+    planner = _planner(_two_needs(), self.rates)
+    self.assertIsNotNone(planner.find(fixed_bytes + (9 << 20)))
     self.assertLessEqual(tight.planned_bytes, 9 << 20)
     self.assertLessEqual(loose.lower_bound_bytes, tight.planned_bytes)
     # Arguments count as donated memory that is free now and then.

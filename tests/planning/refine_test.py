@@ -122,7 +122,7 @@ class RealStepTest(parameterized.TestCase):
     # A sketch that begins far too low costs more than it has to.
     sketch = base.sketch(_aim(VIEWS[0], room, int(0.9 * room)), 1.0)
     assert sketch is not None
-    found = refine.refine(sketch, "fast").fit
+    found = refine.refine(sketch, "normal").fit
     self.assertLessEqual(found.temp_bytes, room)
     self.assertLess(found.extra_s, 0.95 * sketch.extra_s)
     edited = AssignmentModel(base.edited(found.edits), "cpu")
