@@ -129,6 +129,7 @@ class FlaxTest(_JittedTest):
     self.assertEqual(again.order, plan.order)
     self.assert_equal_trees(self._state(net, optimizer), trained)
 
+  @pytest.mark.slow
   def test_a_limit_and_shapes_in_place_of_arrays(self):
     from flax import nnx
 
@@ -159,6 +160,7 @@ class FlaxTest(_JittedTest):
       jaxmem.jit(step)
 
   @_NEEDS_PLUGIN
+  @pytest.mark.slow
   def test_for_a_device_that_is_not_here(self):
     step, make = _flax_step()
     net, optimizer = make()
@@ -169,6 +171,7 @@ class FlaxTest(_JittedTest):
     self.assertEqual(plan.model_error, 0)
     self.assertIn("80% of jax's pool of 106 GiB", str(plan))
 
+  @pytest.mark.slow
   def test_max_batch(self):
     step, make = _flax_step()
     net, optimizer = make()

@@ -194,6 +194,7 @@ class JitTest(parameterized.TestCase):
       jax.jit(_step)(*_arguments()),
     )
 
+  @pytest.mark.slow
   def test_limits_have_programs_of_their_own(self):
     sizes = [
       record_modules.temp_bytes(
@@ -287,6 +288,7 @@ class FrontierTest(parameterized.TestCase):
     self.assertIn("run twice", str(found))
     self.assertNotIn("exposed", str(found))
 
+  @pytest.mark.slow
   def test_versions_that_a_limit_would_take_count(self):
     def loss(params, x):
       def layer(x, weights):

@@ -21,8 +21,6 @@ _MODELS = tuple(sorted(zoo.MODELS))
 _QUICK_MODELS = (
   "alexnet",
   "llama_lora",
-  "mobilenet_v2",
-  "randwire",
   "resnet50",
   "scan_transformer",
   "unet",

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import record_modules
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
@@ -108,6 +109,7 @@ class CopiesTest(parameterized.TestCase):
         np.testing.assert_array_equal(a, b)
       states = [r if function is _late_use else r[0] for r in results]
 
+  @pytest.mark.slow
   def test_without_them_temporaries_shrink_as_predicted(self):
     pair = record_modules.zoo_pair("alexnet", None)
     self.assertNotEmpty(pair.plan.removed_copies)

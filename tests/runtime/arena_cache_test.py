@@ -4,6 +4,7 @@ import json
 import tempfile
 
 import cached_process
+import pytest
 from absl.testing import absltest
 
 _PROGRAM = """
@@ -65,6 +66,7 @@ class ArenaCacheTest(absltest.TestCase):
   def test_a_second_process_keeps_the_arena(self):
     self.check_second_process(None)
 
+  @pytest.mark.slow
   def test_under_a_limit(self):
     self.check_second_process(10**9)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 import small_steps
 from absl.testing import absltest, parameterized
 
@@ -77,6 +78,7 @@ class OnHostTest(parameterized.TestCase):
       np.testing.assert_array_equal(plain, moved)
 
   @needs_plugin
+  @pytest.mark.slow
   def test_on_a_gpu_it_takes_no_device_memory(self):
     plain, plan = _plan(_step), _moved()
     # XLA's own figures: the state is gone from the arguments.

@@ -86,6 +86,7 @@ class KeepTest(parameterized.TestCase):
     np.testing.assert_array_equal(got, want)
     self.assertLessEqual(len(_addresses(kept)), 4)
 
+  @pytest.mark.slow
   def test_what_xla_places_stays_where_no_item_is_understood(self):
     def refuse(items):
       raise UnsupportedExecutableError("not understood")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
 from absl.testing import absltest, parameterized
 
 from jaxmem import cli
@@ -107,6 +108,7 @@ class RunTest(parameterized.TestCase):
     self.assertEqual([r["function"] for r in rows], ["prepare", "train_step"])
     self.assertGreater(rows[1]["planned_bytes"], 0)
 
+  @pytest.mark.slow
   def test_what_the_script_sets_before_it_imports_jax_counts(self):
     (self.folder / "wide.py").write_text(_WIDE, encoding="utf-8")
     done = self._run("wide.py")
@@ -168,6 +170,7 @@ class RunTest(parameterized.TestCase):
     self.assertRegex(done.stderr, r"(?m)^  Planned temporaries +\d")
     self.assertNotIn("Traceback", done.stderr)
 
+  @pytest.mark.slow
   def test_plan_only_without_such_a_step_is_a_wrong_command(self):
     done = self._run("--plan-only", "--only", "no_such", "script.py", "end")
     self.assertEqual(done.returncode, 2)
@@ -188,6 +191,7 @@ class RunTest(parameterized.TestCase):
         self.assertIn(f"by {tree}", page)
     self.assertIn("script.py:", first.split("by line")[1])
 
+  @pytest.mark.slow
   def test_a_report_that_fails_costs_the_script_nothing(self):
     for method in ("add", "save"):
       (self.folder / "broken.py").write_text(

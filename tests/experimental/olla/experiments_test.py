@@ -4,6 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import jax
 import jax.numpy as jnp
+import pytest
 from absl.testing import absltest, parameterized
 
 from benchmarks import olla_models, olla_report, synthetic
@@ -75,11 +76,13 @@ class UpdateInPlaceTest(absltest.TestCase):
 
 class ModelsTest(parameterized.TestCase):
   @parameterized.parameters(*sorted(olla_models.PUBLISHED))
+  @pytest.mark.slow
   def test_counts_of_parameters(self, model):
     step = olla_models.build(model, 1, "authors")
     self.assertEqual(step.num_params, olla_models.AUTHORS_PARAMS[model])
 
   @parameterized.parameters("Transformer", "ResNet3D")
+  @pytest.mark.slow
   def test_graphs_are_in_program_order_and_keep_their_weights(self, model):
     step = olla_models.build(model, 1, "authors")
     graph = olla_models.build_graph(step)
