@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from absl import app
 
-from benchmarks import scaling_report
+from benchmarks import compile_cost_report, scaling_report
 from benchmarks.page import DOCS, read_rows, table
 
 _MB = 1e6
@@ -68,15 +68,15 @@ _TIME = """\
 --output=benchmarks/results/step_time.jsonl`
 
 Steps under `jaxmem.jit`, the same with its [arena
-kept](placement.md#keeping-the-arena-jaxmemarenakeep) from step to step, and
-`jax.jit` by turns in one process, on two CPU cores: small versions of the
-models at batch 4 (`--steps=60`), and all but LLaMA, whose steps do not fit side
-by side in 24 GB, at full size (`--size=full --batch=1`, 9 to 17 rounds). All
-of these were measured twice, as other programs had run beside some of them; the
-second measurement counts. *ratio* is the median
-over rounds of a step's time divided by that of jax.jit's step beside it, with
-its 95 % confidence interval; *fast* is the ratio of the 20th percentiles, since
-disturbances only ever add time; *surely slower* counts intervals above 1.
+kept](placement.md#keeping-the-arena-jaxmemruntimekept_arenakeep) from step to
+step, and `jax.jit` by turns in one process, on two CPU cores: small versions of
+the models at batch 4 (`--steps=60`), and all but LLaMA, whose steps do not fit
+side by side in 24 GB, at full size (`--size=full --batch=1`, 9 to 17 rounds).
+All of these were measured twice, as other programs had run beside some of them;
+the second measurement counts. *ratio* is the median over rounds of a step's
+time divided by that of jax.jit's step beside it, with its 95 % confidence
+interval; *fast* is the ratio of the 20th percentiles, since disturbances only
+ever add time; *surely slower* counts intervals above 1.
 """
 
 _WAYS = {"jit": "`jaxmem.jit`", "kept": "arena kept"}
@@ -244,12 +244,15 @@ def main(argv: list[str]) -> None:
     _NOTES,
     _prove_section(read_rows("prove.jsonl")),
     scaling_report.section(scaling),
+    compile_cost_report.section(read_rows("compile_cost.jsonl")),
     _time_section(read_rows("step_time.jsonl")),
   ]
   text = "\n".join(s for s in sections if s)
   (DOCS / "results.md").write_text(text, encoding="utf-8")
   plot = scaling_report.plot(scaling)
   (DOCS / scaling_report.PLOT).write_text(plot, encoding="utf-8")
+  plot = scaling_report.edits_plot(scaling)
+  (DOCS / scaling_report.EDITS_PLOT).write_text(plot, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,25 @@ def _row(step, size, planning_s, compile_s=None):
   }
 
 
+def _edits_row(step, size, seconds):
+  limit = {"seconds": seconds, "us_each": 1e6 * seconds / size, "extra": 0.05}
+  return {
+    "step": step,
+    "num_instructions": size,
+    "limit": {
+      "normal": limit,
+      "fast": {"seconds": seconds / 4, "us_each": 1.0, "smallest_bytes": 9},
+    },
+    "placement": {
+      "seconds": 0.01,
+      "us_each": 20.0,
+      "num_buffers": 500,
+      "height_bytes": 1_010,
+      "lower_bound_bytes": 1_000,
+    },
+  }
+
+
 class ReportTest(absltest.TestCase):
   def test_points_of_proportional_times_lie_on_a_line(self):
     sizes = (1_000, 10_000, 100_000)
@@ -85,6 +104,26 @@ class ReportTest(absltest.TestCase):
     self.assertIn(cells, section)
     self.assertIn("| decoder | 10,000 | 0.50 |  | 5.00 | 500 |", section)
     self.assertEqual(scaling_report.section([]), "")
+
+  def test_limits_and_placements_have_a_table_and_a_plot_of_their_own(self):
+    rows = [_row("decoder", 1_000, 0.5), _edits_row("decoder", 1_000, 2.0)]
+    section = scaling_report.section(rows)
+    self.assertIn("| decoder | 1,000 | 0.50 |  | 0.50 | 500 |", section)
+    cells = "| decoder | 1,000 | 2.00 | 2,000 | 0.50 | 0.25 | 5.00 | no plan |"
+    self.assertIn(f"{cells} 500 | 0.010 | 20 | 1.00 |", section)
+    rows.append(_edits_row("decoder", 10_000, 20.0))
+    root = ElementTree.fromstring(scaling_report.edits_plot(rows))
+    lines = [*root.iter("{http://www.w3.org/2000/svg}polyline")]
+    self.assertLen(lines, 2)
+    texts = {t.text for t in root.iter("{http://www.w3.org/2000/svg}text")}
+    self.assertIn("placement: all", texts)
+
+  def test_points_of_other_parts_are_not_those_of_orders(self):
+    rows = [_row("decoder", 1_000, 0.5), _row("decoder", 10_000, 5.0)]
+    plot = scaling_report.plot(rows)
+    self.assertEqual(
+      scaling_report.plot([*rows, _edits_row("decoder", 1_000, 2.0)]), plot
+    )
 
 
 if __name__ == "__main__":

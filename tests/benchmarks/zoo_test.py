@@ -2,6 +2,7 @@ import math
 
 import jax
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 
 from benchmarks import zoo
@@ -16,6 +17,7 @@ class BuildTest(parameterized.TestCase):
   @parameterized.product(
     name=sorted(zoo.MODELS), like=((32, "full"), (1, "tiny"))
   )
+  @pytest.mark.slow
   def test_step_keeps_the_shapes_of_its_state(self, name, like):
     batch, size = like
     step = zoo.build(name, batch, size=size)
