@@ -127,7 +127,7 @@ class _Case:
     self._num_compiles = 0
     module = self._module(self._trace(self._step))
     self._assignment = AssignmentModel(module, self._platform).assign()
-    self._step_s = self._seconds(module)
+    self._step_s = self._seconds(module, self._assignment.temp_bytes)
 
   def rows(self) -> Iterator[Row]:
     """Yields all rows of the step."""
@@ -288,11 +288,12 @@ class _Case:
 
   def _as_is(self, module: Module) -> Row:
     """Returns what a module takes as it is."""
-    model = AssignmentModel(module, self._platform)
+    temp_bytes = AssignmentModel(module, self._platform).assign().temp_bytes
+    seconds = self._seconds(module, temp_bytes)
     return {
-      "temp_bytes": model.assign().temp_bytes,
+      "temp_bytes": temp_bytes,
       "is_measured": False,
-      "schedule_extra": self._extra(module),
+      "schedule_extra": round(seconds / self._step_s - 1, 5),
     }
 
   def _trace(self, step: zoo.Step) -> TracedStep:
@@ -311,13 +312,11 @@ class _Case:
     assert memory is not None
     return memory.temp_size_in_bytes
 
-  def _seconds(self, module: Module) -> float:
-    """Estimated seconds of all that a schedule runs."""
-    return cost.step_time(module, cost.for_target(self._target)).seconds
-
-  def _extra(self, module: Module) -> float:
-    """Estimated seconds over those of the step as it is, as a fraction."""
-    return round(self._seconds(module) / self._step_s - 1, 5)
+  def _seconds(self, module: Module, temp_bytes: int) -> float:
+    """Estimated seconds of all that a schedule runs, temporaries mapped."""
+    device = cost.device_for(self._target)
+    seconds = cost.step_time(module, device.rates).seconds
+    return seconds + device.mapping_s(temp_bytes)
 
 
 def _measured(row: Row, temp_bytes: int) -> Row:

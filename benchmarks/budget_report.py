@@ -81,7 +81,7 @@ def _name(row: page.Row) -> str:
     return f"`{row['policy']}`"
   if row["kind"] == "xla":
     return "XLA"
-  return "jaxmem" if row["effort"] == "fast" else f"jaxmem, {row['effort']}"
+  return "jaxmem" if row["effort"] == "normal" else f"jaxmem, {row['effort']}"
 
 
 def _count(row: page.Row, what: str) -> str:
