@@ -13,7 +13,7 @@ from jaxmem.planning.decision import (
   ModulePlan,
   PlannedModule,
 )
-from jaxmem.planning.fit import LimitPlanner, smallest_bytes
+from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
 from jaxmem.planning.frontier import plan_frontier
 from jaxmem.planning.recheck import check_again
 from jaxmem.planning.request import Request
@@ -34,5 +34,5 @@ __all__ = [
   "fingerprint",
   "paused_collector",
   "plan_frontier",
-  "smallest_bytes",
+  "smallest_program_bytes",
 ]

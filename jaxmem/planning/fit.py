@@ -384,7 +384,7 @@ class LimitPlanner:
     return min(self._bases(), key=lambda base: base.bound.num_bytes)
 
 
-def smallest_bytes(planners: Iterable[LimitPlanner]) -> int:
+def smallest_program_bytes(planners: Iterable[LimitPlanner]) -> int:
   """Returns the bytes of the smallest whole program of several modules."""
   smallest: int | None = None
   for planner in planners:

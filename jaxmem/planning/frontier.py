@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from jaxmem import units
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning.decision import LimitPlan, PlannedModule
-from jaxmem.planning.fit import LimitPlanner, smallest_bytes
+from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
 from jaxmem.report import Frontier, Point, Progress
 
 # How many limits are tried where none are asked for.
@@ -42,7 +42,7 @@ def plan_frontier(
     most = written.total_bytes
     if exchanges:
       most = _total_bytes(written.fit(written.xla_bytes).decision)
-    limits = _spread(smallest_bytes(planners), most)
+    limits = _spread(smallest_program_bytes(planners), most)
   progress = Progress()
   points: list[Point] = []
   best: Point | None = None

@@ -21,8 +21,8 @@ from jaxmem.planning import (
   LimitPlanner,
   Request,
   paused_collector,
+  smallest_program_bytes,
 )
-from jaxmem.planning import smallest_bytes as smallest_of
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
 from jaxmem.versions.version import (
@@ -106,7 +106,7 @@ def smallest_bytes(
     schedules: See `pick`.
     request: Options and target.
   """
-  return smallest_of(small_planners(written, schedules, request))
+  return smallest_program_bytes(small_planners(written, schedules, request))
 
 
 def _for_comparison(request: Request) -> Request:

@@ -1,11 +1,6 @@
 """The benchmark of what compiling takes, in small, and its section."""
 
-import json
-import pathlib
-import subprocess
-import sys
-import tempfile
-
+import benchmark_process
 import pytest
 from absl.testing import absltest
 
@@ -30,18 +25,10 @@ def _row(model, target, size, jit_s, own_s, planning_s):
 class CompileCostTest(absltest.TestCase):
   @pytest.mark.slow
   def test_a_row_for_each_step(self):
-    folder = self.enter_context(tempfile.TemporaryDirectory())
-    path = pathlib.Path(folder, "rows.jsonl")
-    subprocess.run(
-      [
-        *(sys.executable, "-m", "benchmarks.compile_cost_benchmark"),
-        *("--models=alexnet,unet", "--size=tiny", "--batch=1"),
-        *("--rounds=2", f"--output={path}"),
-      ],
-      check=True,
-      capture_output=True,
+    rows = benchmark_process.rows(
+      *("compile_cost_benchmark", "--models=alexnet,unet", "--size=tiny"),
+      *("--batch=1", "--rounds=2"),
     )
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
     self.assertEqual([row["model"] for row in rows], ["alexnet", "unet"])
     for row in rows:
       self.assertGreater(row["num_instructions"], 100)

@@ -1,11 +1,6 @@
 """The benchmark of what jaxmem costs where it plans nothing, in small."""
 
-import json
-import pathlib
-import subprocess
-import sys
-import tempfile
-
+import benchmark_process
 import pytest
 from absl.testing import absltest
 
@@ -15,17 +10,9 @@ _SMALL = ("--calls=4", "--chunk=2", "--compiles=2", "--repetitions=1")
 class DoorOverheadTest(absltest.TestCase):
   @pytest.mark.slow
   def test_a_row_for_each_case(self):
-    folder = self.enter_context(tempfile.TemporaryDirectory())
-    path = pathlib.Path(folder, "rows.jsonl")
-    subprocess.run(
-      [
-        *(sys.executable, "-m", "benchmarks.door_overhead_benchmark"),
-        *(*_SMALL, f"--output={path}"),
-      ],
-      check=True,
-      capture_output=True,
+    call, kept, process = benchmark_process.rows(
+      "door_overhead_benchmark", *_SMALL
     )
-    call, kept, process = map(json.loads, path.read_text().splitlines())
     self.assertEqual(
       [row["case"] for row in (call, kept, process)],
       ["call", "keep_arena", "process"],

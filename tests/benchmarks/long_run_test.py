@@ -1,11 +1,6 @@
 """The benchmark of long runs, in small: what is counted stays what it is."""
 
-import json
-import pathlib
-import subprocess
-import sys
-import tempfile
-
+import benchmark_process
 import pytest
 from absl.testing import absltest
 
@@ -15,17 +10,9 @@ _KINDS = ("jax", "jit", "limit", "enable")
 class LongRunTest(absltest.TestCase):
   @pytest.mark.slow
   def test_nothing_grows_but_the_records(self):
-    folder = self.enter_context(tempfile.TemporaryDirectory())
-    path = pathlib.Path(folder, "rows.jsonl")
-    subprocess.run(
-      [
-        *(sys.executable, "-m", "benchmarks.long_run_benchmark"),
-        *("--compiles=25", "--calls=20000", f"--output={path}"),
-      ],
-      check=True,
-      capture_output=True,
+    rows = benchmark_process.rows(
+      "long_run_benchmark", "--compiles=25", "--calls=20000"
     )
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
     self.assertEqual(
       [(row["case"], row["kind"]) for row in rows],
       [(case, kind) for case in ("compile", "call") for kind in _KINDS],

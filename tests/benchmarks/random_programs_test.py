@@ -1,13 +1,9 @@
 """Random programs: what has to hold of each, and that it is looked at."""
 
 import dataclasses
-import json
-import pathlib
-import subprocess
-import sys
-import tempfile
 from unittest import mock
 
+import benchmark_process
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -234,15 +230,10 @@ class BenchmarkTest(parameterized.TestCase):
   @parameterized.parameters(1, 8)
   @pytest.mark.slow
   def test_a_row(self, num_devices):
-    folder = self.enter_context(tempfile.TemporaryDirectory())
-    path = pathlib.Path(folder, "rows.jsonl")
-    flags = [f"--first={_SHORT}", "--count=1", f"--again={_SHORT}"]
-    flags.append(f"--devices={num_devices}")
-    program = [sys.executable, "-m", "benchmarks.random_programs_benchmark"]
-    subprocess.run(
-      [*program, *flags, f"--output={path}"], check=True, capture_output=True
+    (row,) = benchmark_process.rows(
+      *("random_programs_benchmark", f"--first={_SHORT}", "--count=1"),
+      *(f"--again={_SHORT}", f"--devices={num_devices}"),
     )
-    (row,) = map(json.loads, path.read_text().splitlines())
     self.assertEqual((row["first"], row["count"]), (_SHORT, 1))
     self.assertEqual(row["devices"], num_devices)
     self.assertEqual(row["failures"], {})
