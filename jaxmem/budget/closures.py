@@ -48,7 +48,8 @@ class Closures:
       are shared until either changes.
 
   Attributes:
-    work: How many closures were looked into, those within others included.
+    work: How many closures were looked into, those within others included, and
+      how many inputs these have.
   """
 
   def __init__(self, profile: Profile, known: Closures | None = None):
@@ -98,9 +99,9 @@ class Closures:
     return found
 
   def _find(self, unit: int, before: int, depth: int) -> _Found:
-    self.work += 1
     profile, problem = self._profile, self._problem
     made = problem.units[unit]
+    self.work += 1 + len(made.inputs)
     if not made.step < before <= problem.latest_run[unit]:
       return _Found(None, 0)
     if profile.is_moving(unit):

@@ -132,12 +132,18 @@ class _Search:
       and not profile.is_moving(unit)
     }
     self._excess = profile.excess(limit_bytes)
+    # How many gaps at the head of the queue were worth less, in a row.
+    self._num_overtaken = 0
 
   def run(self) -> Profile:
     """Returns the profile in the end, whether it fits or not."""
     accepted = since_refusal = num_joins = 0
+    moves_between_looks = max(
+      _TUNING.moves_between_looks,
+      int(_TUNING.moves_per_candidate * len(self._candidates)),
+    )
     self._push_all()
-    while self._excess > 0 and self._finder.work < self._most_work:
+    while self._excess > 0 and not self._is_worn_out():
       if not self._heap:
         if accepted == 0 and since_refusal and self._gaps.refused:
           # A move that did not help before the last ones may help after them.
@@ -158,7 +164,7 @@ class _Search:
         continue
       accepted += 1
       since_refusal += 1
-      if accepted >= _TUNING.moves_between_looks:
+      if accepted >= moves_between_looks:
         self._push_all()
         accepted = 0
       else:
@@ -167,11 +173,16 @@ class _Search:
             self._push(value)
     return self._profile
 
+  def _is_worn_out(self) -> bool:
+    return self._finder.work >= self._most_work
+
   # The queue of moves.
 
   def _push_all(self) -> None:
     self._heap.clear()
     for value in self._candidates:
+      if self._is_worn_out():
+        break
       self._push(value)
 
   def _push(self, value: int) -> None:
@@ -196,10 +207,23 @@ class _Search:
     if move is None:
       return None, None
     worth = self._finder.worth(move)
-    if self._heap and -worth > self._heap[0][0] * _TUNING.still_best:
-      self._enqueue(gap, move)
+    if not self._heap or -worth <= self._heap[0][0] * _TUNING.still_best:
+      return gap, move
+    self._enqueue(gap, move)
+    self._num_overtaken += 1
+    if self._num_overtaken < _TUNING.most_overtaken:
       return None, None
-    return gap, move
+    return self._best_known()
+
+  def _best_known(self) -> tuple[Gap | None, Move | None]:
+    """Returns the best of the gaps that were looked at since the last move."""
+    known = (
+      (-self._finder.worth(move), gap)
+      for gap, move in self._moves.items()
+      if gap not in self._gaps.refused
+    )
+    _, gap = min(known)
+    return gap, self._moves[gap]
 
   def _changed_by(self, move: Move) -> Iterable[int]:
     units = self._problem.units
@@ -217,6 +241,7 @@ class _Search:
       self._excess = excess
       self._finder.forget()
       self._moves.clear()
+      self._num_overtaken = 0
       self._gaps.forget(self._changed_by(move))
       return True
     for event in move.events:

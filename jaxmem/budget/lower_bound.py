@@ -50,21 +50,26 @@ def unavoidable_bytes(
     passing[start] += sizes[value]
     passing[stop] -= sizes[value]
   passing = np.cumsum(passing)
-  best = ByteBound(0, 0, ())
+  best_bytes, best_step = 0, 0
+  best_own: frozenset[int] = frozenset()
   for step, stop, own in _needs(problem):
+    own_bytes = _own_bytes(problem, step, own)
+    # What of it passes by as well comes off: it cannot be more.
+    if own_bytes + int(passing[step:stop].min()) <= best_bytes:
+      continue
     others = passing[step:stop].copy()
     for value in own:
       for first, end in spans.get(value, ()):
         others[max(0, first - step) : max(0, end - step)] -= sizes[value]
-    num_bytes = _own_bytes(problem, step, own) + int(others.min())
-    if num_bytes > best.num_bytes:
-      where = step + int(others.argmin())
-      on_way = {
-        v for v, s in spans.items() if any(a <= where < b for a, b in s)
-      }
-      values = sorted(own | on_way, key=lambda v: (-sizes[v], v))
-      best = ByteBound(num_bytes, step, tuple(values))
-  return best
+    num_bytes = own_bytes + int(others.min())
+    if num_bytes > best_bytes:
+      best_bytes, best_step = num_bytes, step + int(others.argmin())
+      best_own = own
+  on_way = {
+    v for v, s in spans.items() if any(a <= best_step < b for a, b in s)
+  }
+  values = sorted(best_own | on_way, key=lambda v: (-sizes[v], v))
+  return ByteBound(best_bytes, best_step, tuple(values))
 
 
 def _forced_spans(

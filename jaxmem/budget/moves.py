@@ -74,7 +74,7 @@ class MoveFinder:
 
   @property
   def work(self) -> int:
-    """How many closures were looked into so far."""
+    """How many closures, and inputs of these, were looked into so far."""
     return self._closures.work
 
   def forget(self) -> None:

@@ -42,23 +42,31 @@ class GreedyTuning:
       longer.
     still_best: A gap from the head of the queue is closed if its worth, found
       anew, is at least this fraction of what the next one was worth.
+    most_overtaken: After each move so many gaps from the head of the queue are
+      looked at, and the best of them is closed, if none is still the best: with
+      many layers, many gaps are worth about the same.
     moves_between_looks: After so many moves all gaps are looked at anew.
+    moves_per_candidate: Or after so many for each value that may be made again,
+      if that is more: a look takes time with their number.
     joint_gap_counts: How many gaps that keep the same input alive are closed
       at once, besides all of them.
     joint_move_tries: How many groups of gaps are tried before a joint move is
       given up.
     most_joint_moves: A run that needs more hardly ever fits.
-    work_per_step: A run is given up when it has looked into so many closures
-      for each step of the order.
+    work_per_step: A run is given up when it has looked into so many closures,
+      and inputs of these, for each step of the order. Runs that fit were seen
+      to look into up to 35 closures.
   """
 
   again_over_kept: float = 0.6
   still_best: float = 0.999
+  most_overtaken: int = 128
   moves_between_looks: int = 100
+  moves_per_candidate: float = 0.05
   joint_gap_counts: tuple[int, ...] = (2, 3, 4, 6)
   joint_move_tries: int = 6
   most_joint_moves: int = 4
-  work_per_step: int = 40
+  work_per_step: int = 120
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
