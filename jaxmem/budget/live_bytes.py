@@ -54,6 +54,15 @@ class LiveBytes:
       return live
     return self._live
 
+  def neighbours(self, key: int) -> tuple[int, int]:
+    """Returns the keys before and after one, which may be there or not."""
+    before = bisect.bisect_left(self.keys, key) - 1
+    after = bisect.bisect_right(self.keys, key)
+    return (
+      self.keys[before] if before >= 0 else -1,
+      self.keys[after] if after < len(self.keys) else self._end,
+    )
+
   def insert(self, key: int) -> None:
     """Adds a key at which nothing begins or ends yet."""
     at = bisect.bisect_left(self.keys, key)

@@ -163,9 +163,10 @@ class Profile:
       raise ValueError(f"{made.value} moves: it is not made again.")
     bisect.insort(self.runs[unit], before)
     key = self.line.run_key(unit, before)
-    self._count_moving(-1)
+    moving = self._moving_about(key)
+    self._count_moving(moving, -1)
     self.memory.insert(key)
-    self._count_moving(1)
+    self._count_moving(moving, 1)
     for value in made.inputs:
       bisect.insort(self.uses[value], key)
     self.seconds += made.seconds
@@ -185,9 +186,10 @@ class Profile:
       del uses[bisect.bisect_left(uses, key)]
     self.seconds -= made.seconds
     self._update(unit, key)
-    self._count_moving(-1)
+    moving = self._moving_about(key)
+    self._count_moving(moving, -1)
     self.memory.remove(key)
-    self._count_moving(1)
+    self._count_moving(moving, 1)
 
   def move(self, transfer: Transfer) -> None:
     """Adds a copy to the host and back.
@@ -275,9 +277,21 @@ class Profile:
       self.memory.count(intervals, size)
     self.intervals[value] = intervals
 
-  def _count_moving(self, sign: int) -> None:
-    """Adds or subtracts what moves: it may begin or end between keys."""
-    for value in self.transfers:
+  def _moving_about(self, key: int) -> list[int]:
+    """Returns what moves and begins or ends between the keys next to a key."""
+    low, high = self.memory.neighbours(key)
+    return [
+      value
+      for value in self.transfers
+      if any(
+        low < edge < high
+        for versions in self.intervals[value]
+        for edge in versions
+      )
+    ]
+
+  def _count_moving(self, values: Iterable[int], sign: int) -> None:
+    for value in values:
       self.memory.count(self.intervals[value], sign * self.problem.sizes[value])
 
   # Sharing.
