@@ -41,6 +41,13 @@ def _choose(problem, limit_bytes):
   return found
 
 
+def _counted(owner, name):
+  """Patches a method, so that its calls are counted."""
+  return mock.patch.object(
+    owner, name, autospec=True, side_effect=getattr(owner, name)
+  )
+
+
 class ChooseTest(parameterized.TestCase):
   def test_chain_by_hand(self):
     # Four layers of 10 bytes: a0 .. a3 and g3 are live at step 4: 50. Below
@@ -182,10 +189,7 @@ class GreedyTest(absltest.TestCase):
   def test_looks_into_so_many_closures_at_most(self):
     problem = budget_problems.residual_chain(24)
     floor = lower_bound.unavoidable_bytes(problem).num_bytes
-    find = closures.Closures._find
-    with mock.patch.object(
-      closures.Closures, "_find", autospec=True, side_effect=find
-    ) as found:
+    with _counted(closures.Closures, "_find") as found:
       plan = greedy.Start(problem).solve(floor, Style(depth=12))
       # Nothing fits; it was looked for 63 times a step before there was a most.
       self.assertGreater(plan.peak_bytes, floor)
@@ -199,10 +203,7 @@ class GreedyTest(absltest.TestCase):
   def test_many_gaps_of_one_worth_are_not_all_looked_at(self):
     problem = budget_problems.residual_chain(300)
     limit = int(0.6 * Profile(problem).peak_bytes)
-    find = moves.MoveFinder.find
-    with mock.patch.object(
-      moves.MoveFinder, "find", autospec=True, side_effect=find
-    ) as found:
+    with _counted(moves.MoveFinder, "find") as found:
       plan = greedy.Start(problem).solve(limit, Style(depth=2))
     self.assertLessEqual(plan.peak_bytes, limit)
     # 246 for each run of the plan, and as many runs, without a most.
