@@ -143,12 +143,13 @@ def _lay_out(
   clock = starts.tolist()
   store_done = {}
   free = 0.0
-  for candidate in sorted(chosen, key=lambda c: (c.earlier, c.value)):
-    stored = problem.values[candidate.value]
-    assert stored.producer is not None
-    begin = max(free, clock[stored.producer + 1])
-    free = begin + stored.size_bytes / rates.to_host_bytes_per_s
-    store_done[candidate.value] = bisect.bisect_left(clock, free)
+  made_at = {c.value: problem.values[c.value].producer for c in chosen}
+  for value, step in sorted(made_at.items(), key=lambda made: made[::-1]):
+    assert step is not None
+    begin = max(free, clock[step + 1])
+    size_bytes = problem.values[value].size_bytes
+    free = begin + size_bytes / rates.to_host_bytes_per_s
+    store_done[value] = bisect.bisect_left(clock, free)
   transfers = []
   due = math.inf
   for candidate in sorted(chosen, key=lambda c: (-c.later, c.value)):

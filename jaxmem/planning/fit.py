@@ -62,7 +62,8 @@ class LimitPlanner:
     self._name = module.name.removeprefix("jit_")
     self._options = options
     self._device = device
-    self.own = cost.step_time(module, device.rates)
+    timer = cost.ScheduleTimer(module, device.rates)
+    self.own = timer.time(module)
     with self._timed():
       planned = plan_module(
         module,
@@ -71,7 +72,10 @@ class LimitPlanner:
         hides_transfers=False,
         proves=options.effort == "prove",
       )
-      self._planned = OrderedModule(planned, device.rates, options.offload)
+      seconds = None if planned.decision.removed_copies else timer.seconds
+      self._planned = OrderedModule(
+        planned, device.rates, options.offload, seconds
+      )
 
   @functools.cached_property
   def _given(self) -> OrderedModule | None:
@@ -79,7 +83,12 @@ class LimitPlanner:
     planned = in_given_order(self._planned.planned)
     if planned is None:
       return None
-    return OrderedModule(planned, self._device.rates, self._options.offload)
+    return OrderedModule(
+      planned,
+      self._device.rates,
+      self._options.offload,
+      self._planned.seconds,
+    )
 
   def _bases(self) -> Iterator[OrderedModule]:
     """Yields the planned order at once, XLA's own when it is asked for."""

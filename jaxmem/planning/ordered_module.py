@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxmem_hlo.module import Module
 
@@ -74,9 +74,11 @@ class OrderedModule:
     planned: The module in that order.
     rates: Of the device.
     may_offload: Whether edits may move values to the host.
+    seconds: Of its instructions, where they are known from another order.
 
   Attributes:
     planned: The module in that order.
+    seconds: As `cost.instruction_seconds` says.
     fixed_bytes: Bytes of arguments and outputs.
     step_s: Estimated seconds of the step without edits.
   """
@@ -86,6 +88,7 @@ class OrderedModule:
     planned: PlannedModule[ModulePlan],
     rates: cost.Rates,
     may_offload: bool,
+    seconds: Mapping[int, float] | None = None,
   ):
     self.planned = planned
     module = planned.module
@@ -95,13 +98,13 @@ class OrderedModule:
     self._move_s = 2 * rates.launch_s
     self._predictor = EditPredictor(planned.model)
     self.fixed_bytes = self._predictor.fixed_bytes
-    self._seconds = cost.instruction_seconds(module, rates)
+    self.seconds = seconds or cost.instruction_seconds(module, rates)
     model = self._predictor.model
     self._entry = from_hlo(
       model, module.entry, callee_peaks(model), sharing="any"
     )
     self.step_s = sum(
-      self._seconds.get(i.id, 0.0) for i in self._entry.instructions
+      self.seconds.get(i.id, 0.0) for i in self._entry.instructions
     )
     self._starts: dict[View, Start] = {}
     self._choosers: dict[tuple[Start, Effort, bool], Chooser] = {}
@@ -129,7 +132,7 @@ class OrderedModule:
       rules = self._predictor.rules
       slots, sharing = view
       problem = from_module(
-        rules, self._entry, self._seconds, slots, sharing, self._move_s
+        rules, self._entry, self.seconds, slots, sharing, self._move_s
       )
       # Views often see the same; then what is found in one holds in both.
       alike = (s for s in self._starts.values() if s.problem == problem)
