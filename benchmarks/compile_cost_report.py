@@ -18,9 +18,8 @@ traced, lowered and compiled by turns, each step in a process of its own: under
 `jaxmem.enable(min_bytes=0)`, where every compile is planned, and by `jax.jit`.
 Seconds are medians, of CPU time and of wall time; *ratio* is the median over
 the pairs. *plan* is the planner's own wall time, as the records of
-`jaxmem.enable` tell it; nothing is remembered from an earlier start. Both cores
-were shared with other programs: where wall time is much more than CPU time, it
-says most of those.
+`jaxmem.enable` tell it; nothing is remembered from an earlier start. Nothing
+else ran on the two cores.
 
 A program with branches that gets another plan is compiled a second time, as XLA
 wants it: bytes of branches that write in place are not always predicted right.
