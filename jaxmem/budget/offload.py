@@ -48,13 +48,11 @@ class Candidate:
 
   Attributes:
     value: The value.
-    earlier: The step of the earlier reader, or the producer.
-    later: The step that reads it next.
+    later: The step of the later reader.
     worth: Seconds per byte of making it again instead; inf if impossible.
   """
 
   value: int
-  earlier: int
   later: int
   worth: float
 
@@ -84,13 +82,13 @@ def candidates(
       continue
     points = (stored.producer, *stored.uses)
     gaps = [
-      (is_over[later] - is_over[earlier + 1], earlier, later)
+      (is_over[later] - is_over[earlier + 1], later)
       for earlier, later in itertools.pairwise(points)
     ]
-    num_over, earlier, later = max(gaps, default=(0, 0, 0))
+    num_over, later = max(gaps, default=(0, 0))
     if num_over:
       worth = _worth(problem, value, later)
-      found.append(Candidate(value, earlier, later, worth))
+      found.append(Candidate(value, later, worth))
   size = problem.sizes
   return [
     sorted(found, key=lambda c: (-c.worth, c.value)),
@@ -143,8 +141,8 @@ def _lay_out(
   clock = starts.tolist()
   store_done = {}
   free = 0.0
-  made_at = {c.value: problem.values[c.value].producer for c in chosen}
-  for value, step in sorted(made_at.items(), key=lambda made: made[::-1]):
+  made = [(problem.values[c.value].producer, c.value) for c in chosen]
+  for step, value in sorted(made):
     assert step is not None
     begin = max(free, clock[step + 1])
     size_bytes = problem.values[value].size_bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import copy
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -163,10 +163,7 @@ class Profile:
       raise ValueError(f"{made.value} moves: it is not made again.")
     bisect.insort(self.runs[unit], before)
     key = self.line.run_key(unit, before)
-    moving = self._moving_about(key)
-    self._count_moving(moving, -1)
-    self.memory.insert(key)
-    self._count_moving(moving, 1)
+    self._change_keys(self.memory.insert, key)
     for value in made.inputs:
       bisect.insort(self.uses[value], key)
     self.seconds += made.seconds
@@ -186,10 +183,7 @@ class Profile:
       del uses[bisect.bisect_left(uses, key)]
     self.seconds -= made.seconds
     self._update(unit, key)
-    moving = self._moving_about(key)
-    self._count_moving(moving, -1)
-    self.memory.remove(key)
-    self._count_moving(moving, 1)
+    self._change_keys(self.memory.remove, key)
 
   def move(self, transfer: Transfer) -> None:
     """Adds a copy to the host and back.
@@ -277,10 +271,10 @@ class Profile:
       self.memory.count(intervals, size)
     self.intervals[value] = intervals
 
-  def _moving_about(self, key: int) -> list[int]:
-    """Returns what moves and begins or ends between the keys next to a key."""
+  def _change_keys(self, change: Callable[[int], None], key: int) -> None:
+    """Adds or takes out a key; what moves may begin or end about it."""
     low, high = self.memory.neighbours(key)
-    return [
+    moving = [
       value
       for value in self.transfers
       if any(
@@ -289,10 +283,12 @@ class Profile:
         for edge in versions
       )
     ]
-
-  def _count_moving(self, values: Iterable[int], sign: int) -> None:
-    for value in values:
-      self.memory.count(self.intervals[value], sign * self.problem.sizes[value])
+    sizes = self.problem.sizes
+    for value in moving:
+      self.memory.count(self.intervals[value], -sizes[value])
+    change(key)
+    for value in moving:
+      self.memory.count(self.intervals[value], sizes[value])
 
   # Sharing.
 

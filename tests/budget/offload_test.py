@@ -65,11 +65,11 @@ class ScheduleTest(absltest.TestCase):
     )
 
   def test_values_leave_in_the_order_in_which_they_are_made(self):
-    # Both are read again before they can be away for long, a1 first; a0 leaves
-    # first all the same, and a1 only when the link is free again.
+    # a1 is ranked first and comes back first; a0 leaves first all the same, and
+    # a1 only when the link is free again.
     ranked = [
-      offload.Candidate(value=1, earlier=2, later=6, worth=2.0),
-      offload.Candidate(value=0, earlier=3, later=7, worth=1.0),
+      offload.Candidate(value=1, later=6, worth=2.0),
+      offload.Candidate(value=0, later=7, worth=1.0),
     ]
     found = offload.schedule(self.problem, ranked, _rates(10.0), most=2)
     self.assertEqual([t.value for t in found], [0, 1])
