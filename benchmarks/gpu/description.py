@@ -65,15 +65,15 @@ def with_rates(text: str, measured: Mapping[str, float | None]) -> str:
   found = {name: rate for name, rate in measured.items() if rate}
   memory = found.get("memory_bytes_per_s")
   if memory is not None:
-    memory /= _FRACTIONS.memory_efficiency
+    memory /= _FRACTIONS.efficiency.memory
     text = _with_number(text, "memory_bandwidth", round(memory))
   link = [found[name] for name in found if "_host_" in name]
   if link:
-    slower = min(link) / _FRACTIONS.link_efficiency
+    slower = min(link) / _FRACTIONS.efficiency.link
     text = _with_number(text, "pcie_bandwidth", round(slower))
   for name, (block, key) in _UNITS.items():
     if name in found and name in described:
-      factor = found[name] / _FRACTIONS.flops_efficiency / described[name]
+      factor = found[name] / _FRACTIONS.efficiency.flops / described[name]
       text = _with_clock(text, block, key, factor)
   return _COMMENT + text
 

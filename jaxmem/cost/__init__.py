@@ -1,11 +1,13 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
 from jaxmem.cost.collectives import collective_seconds, moved_bytes
+from jaxmem.cost.flops import FlopCounter, Flops
 from jaxmem.cost.links import Links
 from jaxmem.cost.rates import (
   CPU,
   DATA_SHEETS,
   Device,
+  Efficiency,
   Precision,
   Rates,
   device_for,
@@ -28,6 +30,9 @@ __all__ = [
   "CPU",
   "DATA_SHEETS",
   "Device",
+  "Efficiency",
+  "FlopCounter",
+  "Flops",
   "Link",
   "LinkClock",
   "Links",

@@ -47,4 +47,4 @@ def _is_on_host(shape: hlo_pb2.Shape) -> bool:
 def copy_seconds(size_bytes: int, to_host: bool, rates: Rates) -> float:
   """Returns the time of a copy over an idle link, 0 if its rate is unknown."""
   rate = rates.to_host_bytes_per_s if to_host else rates.from_host_bytes_per_s
-  return size_bytes / (rate * rates.link_efficiency) if rate else 0.0
+  return size_bytes / (rate * rates.efficiency.link) if rate else 0.0

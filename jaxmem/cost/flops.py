@@ -55,6 +55,7 @@ class Flops:
   Attributes:
     products: Of matrix products and convolutions, by the precision that the
       program asks for; None where it is float32, which a device may round.
+    looped: Of convolutions that XLA:CPU computes in plain loops.
     scalar: Of everything else but transcendental functions.
     transcendental: Evaluations of transcendental functions.
   """
@@ -62,6 +63,7 @@ class Flops:
   products: dict[Precision | None, float] = dataclasses.field(
     default_factory=dict
   )
+  looped: float = 0.0
   scalar: float = 0.0
   transcendental: float = 0.0
 
@@ -69,6 +71,7 @@ class Flops:
     """Adds another count, several times."""
     for key, flops in other.products.items():
       self.products[key] = self.products.get(key, 0.0) + times * flops
+    self.looped += times * other.looped
     self.scalar += times * other.scalar
     self.transcendental += times * other.transcendental
 
@@ -145,7 +148,9 @@ class FlopCounter:
     opcode = instruction.opcode
     flops = Flops()
     product = self._product(instruction)
-    if product is not None:
+    if product is not None and _is_looped(instruction):
+      flops.looped = product
+    elif product is not None:
       flops.products[_precision(instruction)] = product
     elif opcode in _CALLERS:
       times = self._applications(instruction)
@@ -226,6 +231,34 @@ class FlopCounter:
         source = self._operand(instruction, 1)
         return shapes.num_elements(source) * _window_size(instruction)
     return 1.0
+
+
+def _is_looped(product: Instruction) -> bool:
+  """Whether XLA:CPU has no library compute a convolution.
+
+  Features are in groups, or dimensions in another order than examples, space,
+  features (xla/service/cpu/ir_emission_utils.cc,
+  PotentiallyImplementedAsEigenConvolution). On GPUs convolutions are custom
+  calls.
+  """
+  if product.opcode != "convolution":
+    return False
+  proto = product.proto
+  numbers = proto.convolution_dimension_numbers
+  rank = len(product.shape.dimensions)
+  images = (
+    (numbers.input_batch_dimension, numbers.input_feature_dimension),
+    (numbers.output_batch_dimension, numbers.output_feature_dimension),
+  )
+  kernel = (
+    numbers.kernel_input_feature_dimension,
+    numbers.kernel_output_feature_dimension,
+  )
+  return (
+    proto.feature_group_count > 1
+    or any(image != (0, rank - 1) for image in images)
+    or kernel != (rank - 2, rank - 1)
+  )
 
 
 def _precision(product: Instruction) -> Precision | None:

@@ -21,11 +21,43 @@ Precision = Literal["fp32", "tf32", "bf16"]
 # Of NVLink and of PCIe, as in XLA's gpu_collective_performance_model.cc.
 _LANE_BYTES_PER_S = 20e9
 _PCIE_BYTES_PER_S = 12e9
-# Memory that the operating system maps and clears: the system time of steps by
-# their temporaries (executed_time_benchmark).
-_MAPPED_BYTES_PER_S = 2e9
+# Temporaries that the operating system maps and clears. On one core it takes 2
+# GB a second (system time, `benchmarks.executed_time_benchmark`); steps with
+# their arena kept are faster by 6 (`benchmarks.kernel_time_benchmark`). What
+# takes less also stays in caches: programs of one step compare best in between.
+_MAPPED_BYTES_PER_S = 3e9
 # What is smaller, glibc's malloc keeps (DEFAULT_MMAP_THRESHOLD_MAX).
 _MOST_KEPT_BYTES = 32 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+  """What kernels and copies reach of a device's rates, as fractions.
+
+  Attributes:
+    flops: Of the flops rates.
+    memory: Of the memory rate.
+    link: Of the rates to and from the host.
+    transcendental: Evaluations of transcendental functions, of what is reached
+      of `fp32_flops_per_s`.
+    looped: Operations of convolutions that XLA computes in plain loops, of the
+      same.
+    strided: Bytes that are read across the order in which an array lies, of
+      what is reached of the memory rate.
+  """
+
+  flops: float = 0.7
+  memory: float = 0.85
+  link: float = 0.8
+  transcendental: float = 0.1
+  looped: float = 1.0
+  strided: float = 1.0
+
+  def __post_init__(self):
+    for field in dataclasses.fields(self):
+      value = getattr(self, field.name)
+      if not 0 < value <= 1:
+        raise ValueError(f"{field.name} must be in (0, 1], got {value}.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +75,7 @@ class Rates:
     float32_products: Which rate matrix products of float32 run at, unless the
       program asks for the highest precision. "tf32" is what XLA does on GPUs;
       "fp32" is the rate of the scalar units.
-    flops_efficiency: Fraction of the flops rates that kernels reach.
-    memory_efficiency: Fraction of the memory rate that kernels reach.
-    link_efficiency: Fraction of the rates to and from the host that copies
-      reach.
+    efficiency: What kernels and copies reach of all that.
     links: To other devices; None where collectives are priced by the bytes that
       they read and write.
   """
@@ -59,9 +88,7 @@ class Rates:
   from_host_bytes_per_s: float = 0.0
   launch_s: float = 2.5e-6
   float32_products: Precision = "tf32"
-  flops_efficiency: float = 0.7
-  memory_efficiency: float = 0.85
-  link_efficiency: float = 0.8
+  efficiency: Efficiency = Efficiency()
   links: Links | None = None
 
   def __post_init__(self):
@@ -98,7 +125,7 @@ class Rates:
     )
     memory_s = bytes_accessed / self.memory_bytes_per_s
     return self.launch_s + max(
-      compute_s / self.flops_efficiency, memory_s / self.memory_efficiency
+      compute_s / self.efficiency.flops, memory_s / self.efficiency.memory
     )
 
 
@@ -129,18 +156,19 @@ DATA_SHEETS: Mapping[str, Rates] = {
   ),
 }
 
-# Measured on two cores of a server with XLA:CPU: products of 1024 x 1024 and
-# 3x3 convolutions, an elementwise pass over 256 MB, and chains of tiny
-# operations. Other CPUs differ; the ratio of arithmetic to memory less so.
+# Fitted to kernels of the zoo's train steps on two cores of a server
+# (`benchmarks.kernel_time_benchmark`), their arena kept. Other CPUs differ; the
+# ratio of arithmetic to memory less so.
 CPU = Rates(
-  memory_bytes_per_s=8e9,
+  memory_bytes_per_s=24e9,
   tf32_flops_per_s=190e9,
   bf16_flops_per_s=190e9,
   fp32_flops_per_s=190e9,
   launch_s=1.5e-6,
   float32_products="fp32",
-  flops_efficiency=1.0,
-  memory_efficiency=1.0,
+  efficiency=Efficiency(
+    flops=1.0, memory=1.0, transcendental=1 / 150, looped=1 / 170, strided=0.2
+  ),
 )
 
 
@@ -164,7 +192,8 @@ class Device:
     """Returns the seconds that a run waits until its temporaries are mapped.
 
     XLA allocates a program's temporaries anew in each run. On a CPU every page
-    of them is then mapped and cleared when it is first written.
+    of them is then mapped and cleared when it is first written, and nothing of
+    them is in a cache.
 
     Args:
       temp_bytes: Of the program.

@@ -17,9 +17,6 @@ from jaxmem.cost.flops import FlopCounter
 from jaxmem.cost.rates import Precision, Rates
 from jaxmem.cost.traffic import TrafficCounter, is_free, trip_count
 
-# A transcendental function takes as long as about this many other operations.
-_TRANSCENDENTAL_FLOPS = 10
-
 
 def instruction_seconds(module: Module, rates: Rates) -> dict[int, float]:
   """Estimates the seconds of every instruction that the schedule runs.
@@ -86,7 +83,14 @@ class _Roofline:
     for key, count in flops.products.items():
       precision = key or self._rates.float32_products
       products[precision] = products.get(precision, 0.0) + count
-    scalar = flops.scalar + _TRANSCENDENTAL_FLOPS * flops.transcendental
-    return self._rates.seconds(
-      products, scalar, self._traffic.count(instruction)
+    efficiency = self._rates.efficiency
+    scalar = (
+      flops.scalar
+      + flops.transcendental / efficiency.transcendental
+      + flops.looped / efficiency.looped
     )
+    num_bytes = self._traffic.count(instruction)
+    if efficiency.strided < 1:
+      strided = self._traffic.strided(instruction)
+      num_bytes += strided / efficiency.strided - strided
+    return self._rates.seconds(products, scalar, num_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from jaxmem_hlo.buffers import aliasing
 from jaxmem_hlo.module import (
@@ -40,6 +41,22 @@ class TrafficCounter:
     if is_free(instruction):
       return 0.0
     return self._read(instruction) + self._written(instruction)
+
+  def strided(self, instruction: Instruction) -> float:
+    """Returns the bytes that are read across the order in which they lie.
+
+    They are those that a transposition, or a copy to another layout, is made of
+    within an instruction, if neighbours in its result are none in its operand.
+    """
+    by_id = instruction.computation.by_id
+    if instruction.opcode != "fusion":
+      if not _turns(instruction, by_id):
+        return 0.0
+      return array_bytes(instruction.shape)
+    body = self._module.by_id[instruction.callees[0]]
+    turned = [i for i in body.instructions if _turns(i, body.by_id)]
+    read = {p.id for p in body.parameters} & _made_of(body, turned)
+    return sum(self._read_of(body, body.by_id[p]) for p in sorted(read))
 
   def _read(self, instruction: Instruction) -> float:
     total = 0.0
@@ -115,6 +132,37 @@ class TrafficCounter:
     if writer.opcode in ("dynamic-update-slice", "scatter"):
       return self._changed(writer)
     return array_bytes(output.shape)
+
+
+def _turns(instruction: Instruction, by_id: Mapping[int, Instruction]) -> bool:
+  """Whether neighbours in a result are none in the operand."""
+  if instruction.opcode not in ("copy", "transpose"):
+    return False
+  result, given = instruction.shape, by_id[instruction.operands[0]].shape
+  nearest = _nearest(result)
+  if nearest is not None and instruction.opcode == "transpose":
+    nearest = instruction.proto.dimensions[nearest]
+  return nearest != _nearest(given)
+
+
+def _nearest(shape: hlo_pb2.Shape) -> int | None:
+  """Returns the dimension along which neighbours lie; None of one element."""
+  for dimension in shape.layout.minor_to_major:
+    if shape.dimensions[dimension] > 1:
+      return dimension
+  return None
+
+
+def _made_of(body: Computation, of: Iterable[Instruction]) -> set[int]:
+  """Returns ids of all that some instructions are computed from."""
+  found: set[int] = set()
+  waiting = [o for i in of for o in i.operands]
+  while waiting:
+    operand = waiting.pop()
+    if operand not in found:
+      found.add(operand)
+      waiting.extend(body.by_id[operand].operands)
+  return found
 
 
 def is_free(instruction: Instruction) -> bool:

@@ -331,6 +331,6 @@ def _link(rates: cost.Rates) -> OffloadRates | None:
   if not rates.to_host_bytes_per_s or not rates.from_host_bytes_per_s:
     return None
   return OffloadRates(
-    to_host_bytes_per_s=rates.link_efficiency * rates.to_host_bytes_per_s,
-    from_host_bytes_per_s=rates.link_efficiency * rates.from_host_bytes_per_s,
+    to_host_bytes_per_s=rates.efficiency.link * rates.to_host_bytes_per_s,
+    from_host_bytes_per_s=rates.efficiency.link * rates.from_host_bytes_per_s,
   )

@@ -315,7 +315,7 @@ class _VersionSearch:
       if kept.kept_bytes == kept_bytes:
         return
       kept_bytes = kept.kept_bytes
-      if self._is_promising(seconds):
+      if self._is_promising(seconds, every.planner.total_bytes + kept_bytes):
         version = recomputing_blocks(self._written, choice, kept)
         if self._try(version).fits:
           return
@@ -343,7 +343,8 @@ class _VersionSearch:
       choice = dataclasses.replace(first, num_groups=number - joined)
       several = step.recompute(choice, self._device.rates)
       more_s = several.again_s - single.again_s
-      if not self._is_promising(every.planner.step_s + more_s):
+      seconds = every.planner.step_s + more_s
+      if not self._is_promising(seconds, self._limit_bytes):
         return
       number, total_bytes = choice.num_groups, tried.planner.total_bytes
       tried = self._try(recomputing_blocks(self._written, choice, several))
@@ -351,15 +352,17 @@ class _VersionSearch:
       if not (takes_less and math.isinf(tried.edits_s)):
         return
 
-  def _is_promising(self, seconds: float) -> bool:
+  def _is_promising(self, seconds: float, total_bytes: int) -> bool:
     """Whether no version that was tried has a schedule as fast as this.
 
     Plans those that might.
 
     Args:
-      seconds: Of what runs. The temporaries are taken to fill the room.
+      seconds: Of what runs.
+      total_bytes: Of the whole program; at most the limit counts.
     """
-    seconds += self._tried[0].mapping_s
+    total_bytes = min(total_bytes, self._limit_bytes)
+    seconds += self._tried[0].planner.mapping_s(total_bytes)
     rivals = [tried for tried in self._tried if tried.hopeful_s <= seconds]
     for tried in sorted(rivals, key=lambda tried: tried.schedule_s):
       plan = self._find(tried, seconds)

@@ -27,6 +27,12 @@ _KERNELS_OF_THEIR_OWN = frozenset(
 )
 # Threefry makes each random word in 20 rounds of about five operations.
 _THREEFRY_FLOPS = 100
+_TRANSCENDENTAL = frozenset(
+  """
+  acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc
+  exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh
+  """.split()
+)
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
 
 
@@ -60,7 +66,7 @@ def equation_seconds(
     elements = sum(_elements(v.aval) for v in eqn.invars)
     return rates.seconds({}, elements, read + written)
   elements = sum(_elements(v.aval) for v in eqn.outvars)
-  scalar = elements * (_THREEFRY_FLOPS if name in _RANDOM else 1)
+  scalar = elements * _flops_per_element(name, rates)
   written = 0 if is_fused else written
   return rates.seconds({}, scalar, written) - rates.launch_s
 
@@ -92,6 +98,13 @@ def product_flops(eqn: core.JaxprEqn) -> float:
     per_output = _elements(kernel) / max(features, 1)
     return 2.0 * _elements(eqn.outvars[0].aval) * per_output
   return 0.0
+
+
+def _flops_per_element(name: str, rates: Rates) -> float:
+  """Returns what an elementwise primitive takes, in operations of one flop."""
+  if name in _RANDOM:
+    return _THREEFRY_FLOPS
+  return 1 / rates.efficiency.transcendental if name in _TRANSCENDENTAL else 1
 
 
 def _precision(eqn: core.JaxprEqn, rates: Rates) -> Precision:

@@ -119,10 +119,10 @@ def test_a_description_takes_measured_rates():
   found = cost.for_target(targets.get(text))
   # Estimates multiply by the fraction that kernels reach.
   reached = {
-    "memory_bytes_per_s": found.memory_bytes_per_s * found.memory_efficiency,
-    "to_host_bytes_per_s": found.to_host_bytes_per_s * found.link_efficiency,
-    "fp32_flops_per_s": found.fp32_flops_per_s * found.flops_efficiency,
-    "tf32_flops_per_s": found.tf32_flops_per_s * found.flops_efficiency,
+    "memory_bytes_per_s": found.memory_bytes_per_s * found.efficiency.memory,
+    "to_host_bytes_per_s": found.to_host_bytes_per_s * found.efficiency.link,
+    "fp32_flops_per_s": found.fp32_flops_per_s * found.efficiency.flops,
+    "tf32_flops_per_s": found.tf32_flops_per_s * found.efficiency.flops,
   }
   for name, rate in reached.items():
     assert rate == pytest.approx(measured[name], rel=1e-6), name

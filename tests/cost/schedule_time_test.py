@@ -18,9 +18,7 @@ _RATES = cost.Rates(
   from_host_bytes_per_s=1e9,
   launch_s=0.0,
   float32_products="fp32",
-  flops_efficiency=1.0,
-  memory_efficiency=1.0,
-  link_efficiency=1.0,
+  efficiency=cost.Efficiency(flops=1.0, memory=1.0, link=1.0),
 )
 
 

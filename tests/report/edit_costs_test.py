@@ -22,9 +22,7 @@ _RATES = cost.Rates(
   to_host_bytes_per_s=2000.0,
   from_host_bytes_per_s=2000.0,
   launch_s=0.0,
-  flops_efficiency=1.0,
-  memory_efficiency=1.0,
-  link_efficiency=1.0,
+  efficiency=cost.Efficiency(flops=1.0, memory=1.0, link=1.0),
 )
 
 

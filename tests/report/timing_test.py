@@ -21,8 +21,7 @@ _RATES = cost.Rates(
   bf16_flops_per_s=1e30,
   fp32_flops_per_s=1e30,
   launch_s=0.0,
-  flops_efficiency=1.0,
-  memory_efficiency=1.0,
+  efficiency=cost.Efficiency(flops=1.0, memory=1.0),
   links=cost.Links(
     within_host_bytes_per_s=500.0,
     ring_efficiency=1.0,
