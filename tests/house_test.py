@@ -27,8 +27,9 @@ _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # the bytes are on the pages of a run 52, searches for the smallest plan that
 # begin at what is known 80, limits that are tried for how XLA packs 17, greedy
 # runs whose work grows less 69, kernels of a CPU that run in plain loops,
-# across rows or evaluate functions 135.
-_MAX_REACHED_LINES = 30_273
+# across rows or evaluate functions 135, plans for fewer temporaries than
+# there is room for 127.
+_MAX_REACHED_LINES = 30_400
 
 
 def _sources() -> Iterator[tuple[str, str]]:

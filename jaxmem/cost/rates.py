@@ -198,9 +198,14 @@ class Device:
     Args:
       temp_bytes: Of the program.
     """
-    if self.platform != "cpu" or temp_bytes < _MOST_KEPT_BYTES:
+    if self.platform != "cpu" or temp_bytes <= self.most_kept_bytes:
       return 0.0
     return temp_bytes / _MAPPED_BYTES_PER_S
+
+  @property
+  def most_kept_bytes(self) -> int:
+    """Most temporaries of a program that an allocator keeps between runs."""
+    return _MOST_KEPT_BYTES - 1
 
 
 def device_for(

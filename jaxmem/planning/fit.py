@@ -27,6 +27,7 @@ from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import LimitPlan, PlannedModule
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
+from jaxmem.planning.promise import Promise, promise
 from jaxmem.planning.refine import refine
 from jaxmem.planning.reorder import (
   in_given_order,
@@ -97,6 +98,11 @@ class LimitPlanner:
       yield self._given
 
   @property
+  def fixed_bytes(self) -> int:
+    """Bytes of arguments and outputs."""
+    return self._planned.fixed_bytes
+
+  @property
   def total_bytes(self) -> int:
     """Bytes of the whole program without edits."""
     base = self._planned
@@ -122,32 +128,15 @@ class LimitPlanner:
     """
     return self.own.seconds if self.own.collective_s else self._planned.step_s
 
-  def mapping_s(self, limit_bytes: int) -> float:
-    """Estimates what `Device.mapping_s` says of a plan for a limit."""
-    base = self._planned
-    room = limit_bytes - base.fixed_bytes
-    temp_bytes = min(room, base.unedited().temp_bytes)
-    return self._device.mapping_s(temp_bytes)
-
-  def estimate(self, limit_bytes: int) -> float:
-    """Estimates in little time what it costs to fit a limit.
-
-    The edits of a first sketch are priced as if temporaries took no more than
-    what is live, in the view that promises the most.
+  def promise(self, limit_bytes: int) -> Promise:
+    """Says in little time what it costs to fit a limit.
 
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
-
-    Returns:
-      Seconds that edits add; infinity if the sketch does not fit.
     """
-    base = self._planned
-    room = limit_bytes - base.fixed_bytes
-    if base.unedited().temp_bytes <= room:
-      return 0.0
+    room = limit_bytes - self.fixed_bytes
     with self._timed():
-      live_limit_bytes = int(_TUNING.estimated_live_share * room)
-      return min(base.estimate(view, live_limit_bytes) for view in VIEWS)
+      return promise(self._planned, self._device, room)
 
   def fit(
     self, limit_bytes: int, useful_bytes: int | None = None
@@ -169,7 +158,7 @@ class LimitPlanner:
       best = self._smallest(useful_bytes)
       if best.temp_bytes > room:
         _raise_infeasible(self._name, best, self._least_base(), room)
-    return self._plan(best, limit_bytes)
+    return self._plan(best, room, limit_bytes)
 
   def find(
     self, limit_bytes: int, worse_s: float = math.inf
@@ -182,6 +171,16 @@ class LimitPlanner:
         sketches do not promise less.
     """
     room = limit_bytes - self._planned.fixed_bytes
+    aimed = self.promise(limit_bytes).room_bytes
+    found = self._find(aimed, limit_bytes, worse_s)
+    if found is None and aimed < room:
+      found = self._find(room, limit_bytes, worse_s)
+    return found
+
+  def _find(
+    self, room: int, limit_bytes: int, worse_s: float
+  ) -> PlannedModule[LimitPlan] | None:
+    """Finds what fits a room: at most what a limit leaves for temporaries."""
     best, best_s, waiting_s = None, math.inf, math.inf
     shares = (1.0,)
     if self.own.collective_s:
@@ -191,7 +190,7 @@ class LimitPlanner:
       with self._timed():
         fits = self._fits(room, share, waiting_s, worse_s)
       for fit in fits:
-        found = self._plan(fit, limit_bytes)
+        found = self._plan(fit, room, limit_bytes)
         seconds = found.decision.schedule_s
         if found.planned_bytes <= room and seconds < best_s:
           best, best_s = found, seconds
@@ -243,10 +242,11 @@ class LimitPlanner:
   def _elapsed_s(self) -> float:
     return time.perf_counter() - self._start_s
 
-  def _plan(self, best: Fit, limit_bytes: int) -> PlannedModule[LimitPlan]:
+  def _plan(
+    self, best: Fit, room: int, limit_bytes: int
+  ) -> PlannedModule[LimitPlan]:
     with self._timed():
       base = best.base
-      room = limit_bytes - base.fixed_bytes
       self._first_s.setdefault(room, self._elapsed_s())
       module = base.edited(best.edits)
       order, planned_bytes = None, best.temp_bytes

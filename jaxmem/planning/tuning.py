@@ -71,8 +71,6 @@ class FitTuning:
     first_live_share: The first limit of live bytes, as a share of the room.
       XLA packs most orders so tightly; whether a higher limit does is seen when
       a sketch is refined.
-    estimated_live_share: The same for an estimate, which had better be too low:
-      temporaries that move into the memory of arguments may make up for it.
     dropped_sketch_ratio: A sketch that costs so many times what the cheapest
       does is not followed any longer.
     other_order_ratio: An estimate on XLA's order has to be below this many
@@ -93,7 +91,6 @@ class FitTuning:
   """
 
   first_live_share: float = 0.99
-  estimated_live_share: float = 1.04
   dropped_sketch_ratio: float = 1.1
   other_order_ratio: float = 0.99
   negligible_step_share: float = 0.001
@@ -102,6 +99,33 @@ class FitTuning:
   refined_sketch_ratio: float = 1.3
   hiding_room_shares: tuple[float, ...] = (1.0, 0.97, 0.94, 0.9, 0.85)
   shrinking_share: float = 0.98
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PromiseTuning:
+  """For how many temporaries plans are made: docs/budget.md, "Executed".
+
+  Attributes:
+    estimated_live_share: The limit of live bytes of an estimate, as a share of
+      the room. An estimate had better be too low: temporaries that move into
+      the memory of arguments may make up for more.
+    lower_room_shares: Shares of the temporaries without edits that plans are
+      made for although there is room for more, where mapping those takes longer
+      than edits do: `benchmarks.executed_time_benchmark`.
+    least_gain_share: Of a step's seconds: where mapping may take no more less,
+      plans for fewer temporaries are not looked at.
+    least_leap: The least share of such a room that a plan is made for which
+      needs no mapping.
+    sure_mapping_share: The share of `Device.mapping_s` that mapping takes by
+      itself (`benchmarks.kernel_time_benchmark`); the rest is what programs of
+      few temporaries save otherwise.
+  """
+
+  estimated_live_share: float = 1.04
+  lower_room_shares: tuple[float, ...] = (0.875, 0.75, 0.625, 0.5, 0.375, 0.25)
+  least_gain_share: float = 0.01
+  least_leap: float = 0.4
+  sure_mapping_share: float = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,12 +166,14 @@ class Tuning:
     order: For `planning.reorder`.
     overlap: For `planning.overlap`.
     fit: For `planning.fit`.
+    promise: For `planning.promise`.
     versions: For `versions.choose`.
   """
 
   order: OrderTuning = OrderTuning()
   overlap: OverlapTuning = OverlapTuning()
   fit: FitTuning = FitTuning()
+  promise: PromiseTuning = PromiseTuning()
   versions: VersionTuning = VersionTuning()
 
 

@@ -361,8 +361,9 @@ class _VersionSearch:
       seconds: Of what runs.
       total_bytes: Of the whole program; at most the limit counts.
     """
-    total_bytes = min(total_bytes, self._limit_bytes)
-    seconds += self._tried[0].planner.mapping_s(total_bytes)
+    fixed_bytes = self._tried[0].planner.fixed_bytes
+    temp_bytes = min(total_bytes, self._limit_bytes) - fixed_bytes
+    seconds += self._device.mapping_s(temp_bytes)
     rivals = [tried for tried in self._tried if tried.hopeful_s <= seconds]
     for tried in sorted(rivals, key=lambda tried: tried.schedule_s):
       plan = self._find(tried, seconds)
@@ -392,6 +393,7 @@ class _VersionSearch:
     """Compiles a version; the first is the step as it is written."""
     module = self._schedules.module(version.step)
     planner = self._request.planner(module, self._schedules.platform)
+    promise = planner.promise(self._limit_bytes)
     if self._tried:
       extra_s = planner.step_s - self._step_s
       version = dataclasses.replace(version, extra_s=extra_s)
@@ -400,8 +402,8 @@ class _VersionSearch:
       module=module,
       planner=planner,
       fits=planner.total_bytes <= self._limit_bytes,
-      edits_s=planner.estimate(self._limit_bytes),
-      mapping_s=planner.mapping_s(self._limit_bytes),
+      edits_s=promise.edits_s,
+      mapping_s=promise.mapping_s,
     )
     self._tried.append(tried)
     return tried

@@ -167,10 +167,29 @@ class ReportTest(absltest.TestCase):
     self.assertIn("1.056 at worst; 1 take more", words)  # 0.95 by 0.9.
     self.assertIn("none; smallest 6.0", text)
     self.assertIn("jaxmem, as `dots_saveable`", text)
+    self.assertNotIn("pairs of limits", words)
     widths = {
       len(line.split(" | ")) for line in text.splitlines() if line[:3] == "| `"
     }
     self.assertEqual(widths, {10, 13})
+
+  def test_larger_limits_with_longer_estimates_are_counted(self):
+    rows = [
+      _row("jaxmem", estimated=estimated, executed=1, limit_bytes=limit_bytes)
+      for limit_bytes, estimated in (
+        (None, 2.0),
+        # Without a limit it takes 10 MB, so that this one asks for nothing.
+        (11_000_000, 2.0),
+        (9_000_000, 1.5),
+        (8_000_000, 1.2),
+        (7_000_000, 1.4),
+      )
+    ]
+    rows[0]["total_bytes"] = 10_000_000
+    rows.insert(0, _row("jit", estimated=1.0, executed=1.0))
+    words = " ".join(executed_time_report.text_of(rows).split())
+    self.assertIn("Of 3 pairs of limits", words)
+    self.assertIn("the longer estimate in 2, by 25.0% at most", words)
 
 
 if __name__ == "__main__":

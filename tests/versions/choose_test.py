@@ -33,6 +33,7 @@ from jaxmem.planning import (
   Request,
 )
 from jaxmem.planning import request as request_module
+from jaxmem.planning.promise import Promise
 from jaxmem.versions import choose, knapsack
 from jaxmem.versions.scan.levels import make_level
 from jaxmem.versions.scan.problem import make_problem
@@ -189,11 +190,11 @@ class ChoiceTest(absltest.TestCase):
   def test_estimates_are_close_and_say_what_fits(self):
     request = Request(options=OPTIONS, limit_bytes=limit_of(1.0))
     planner = request.planner(module_of(request), "cpu")
-    self.assertEqual(planner.estimate(limit_of(1.0)), 0.0)
-    estimate = planner.estimate(limit_of(0.9))
+    self.assertEqual(planner.promise(limit_of(1.0)).edits_s, 0.0)
+    estimate = planner.promise(limit_of(0.9)).edits_s
     plan = planner.fit(limit_of(0.9)).decision
     self.assertLess(estimate, 1.5 * plan.extra_s)
-    self.assertEqual(planner.estimate(1000), float("inf"))
+    self.assertEqual(planner.promise(1000).edits_s, float("inf"))
     # An original that need not run any more is not counted.
     self.assertLessEqual(plan.schedule_s, 1.0001 * (plan.step_s + plan.extra_s))
 
@@ -203,19 +204,18 @@ class _Planner:
 
   def __init__(self, total_bytes, step_s, seconds_per_byte):
     self.total_bytes = self.xla_bytes = total_bytes
+    self.fixed_bytes = 0
     self.step_s = step_s
     self._seconds_per_byte = seconds_per_byte
 
-  def estimate(self, limit_bytes):
-    return max(0, self.total_bytes - limit_bytes) * self._seconds_per_byte
-
-  def mapping_s(self, limit_bytes):
-    del limit_bytes
-    return 0.0
+  def promise(self, limit_bytes):
+    missing = max(0, self.total_bytes - limit_bytes)
+    edits_s = missing * self._seconds_per_byte
+    return Promise(room_bytes=limit_bytes, edits_s=edits_s, mapping_s=0.0)
 
   def find(self, limit_bytes, worse_s=math.inf):
     del worse_s
-    schedule_s = self.step_s + self.estimate(limit_bytes)
+    schedule_s = self.step_s + self.promise(limit_bytes).edits_s
     plan = mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
     return mock.Mock(spec=PlannedModule, decision=plan)
 

@@ -1,0 +1,93 @@
+"""What a module promises to take under a limit, before it is planned for it.
+
+On a CPU a program's temporaries are mapped anew in each run, so that a plan for
+fewer of them may be the faster one. Then it is also what is planned: a larger
+limit must not make a step slower.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from jaxmem.cost import Device
+from jaxmem.planning.aim import VIEWS
+from jaxmem.planning.ordered_module import OrderedModule
+from jaxmem.planning.tuning import TUNING
+
+_TUNING = TUNING.promise
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+  """What a module promises.
+
+  Attributes:
+    room_bytes: The temporaries to plan for: those there is room for, or fewer
+      where mapping those takes longer than what has to run again.
+    edits_s: An estimate of the seconds that edits add; infinity if there may be
+      none.
+    mapping_s: Seconds until its temporaries are mapped; see `Device.mapping_s`.
+  """
+
+  room_bytes: int
+  edits_s: float
+  mapping_s: float
+
+  @property
+  def least_s(self) -> float:
+    """The same in all, with no more for mapping than it takes at least."""
+    return self.edits_s + _TUNING.sure_mapping_share * self.mapping_s
+
+
+def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:
+  """Says in little time what a module promises under a limit.
+
+  The edits of a first sketch are priced as if temporaries took no more than
+  what is live, in the view that promises the most.
+
+  Args:
+    base: The module in its planned order.
+    device: The device planned for.
+    room_bytes: Most bytes of temporaries.
+  """
+  needed_bytes = base.unedited().temp_bytes
+
+  def promised(room: int) -> Promise:
+    edits_s = 0.0 if needed_bytes <= room else _edits_seconds(base, room)
+    mapping_s = device.mapping_s(min(room, needed_bytes))
+    return Promise(room_bytes=room, edits_s=edits_s, mapping_s=mapping_s)
+
+  def may_gain(room: int) -> bool:
+    saved_s = device.mapping_s(best.room_bytes) - device.mapping_s(room)
+    least_s = _TUNING.least_gain_share * base.step_s
+    return _TUNING.sure_mapping_share * saved_s >= least_s
+
+  best = promised(room_bytes)
+  if best.edits_s in (0.0, math.inf) or not best.mapping_s:
+    return best
+  least_bytes = base.bound.num_bytes
+  lower = [int(share * needed_bytes) for share in _TUNING.lower_room_shares]
+  # With so few none are mapped, so that it may be worth a leap.
+  kept_bytes = device.most_kept_bytes
+  for room in [each for each in lower if each < room_bytes]:
+    if room < max(kept_bytes, least_bytes):
+      break
+    if not may_gain(room):
+      continue
+    found = promised(room)
+    if found.least_s >= best.least_s:
+      break
+    best = found
+  is_near = _TUNING.least_leap * best.room_bytes <= kept_bytes
+  if is_near and least_bytes <= kept_bytes and may_gain(kept_bytes):
+    leap = promised(kept_bytes)
+    # They stay in caches, too.
+    if leap.edits_s < best.edits_s + best.mapping_s:
+      return leap
+  return best
+
+
+def _edits_seconds(base: OrderedModule, room_bytes: int) -> float:
+  live_limit_bytes = int(_TUNING.estimated_live_share * room_bytes)
+  return min(base.estimate(view, live_limit_bytes) for view in VIEWS)
