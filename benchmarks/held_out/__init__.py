@@ -13,6 +13,7 @@ from collections.abc import Callable
 from benchmarks.held_out import (
   equinox_steps,
   keras_steps,
+  later_steps,
   linen_steps,
   plain_steps,
 )
@@ -38,15 +39,18 @@ __all__ = [
 
 # A builder of a model whose blocks repeat takes the name of a policy.
 STEPS: dict[str, Callable[..., Step]] = {
+  "burgers": later_steps.burgers,
   "conv_autoencoder": equinox_steps.conv_autoencoder,
   "diffusion_unet": linen_steps.diffusion_unet,
   "gpt": linen_steps.gpt,
+  "graph_network": later_steps.graph_network,
   "lora": plain_steps.lora,
   "lstm_seq2seq": linen_steps.lstm_seq2seq,
   "mlp_mixer": equinox_steps.mlp_mixer,
   "mnist_cnn": linen_steps.mnist_cnn,
   "mobilenet_v3": keras_steps.mobilenet_v3,
   "moe": plain_steps.moe,
+  "perceiver": later_steps.perceiver,
   "sam_mlp": plain_steps.sam_mlp,
   "scanned_transformer": plain_steps.scanned_transformer,
 }
