@@ -305,22 +305,27 @@ class LimitPlanner:
 
   def _cheapest(self, room: int, worse_s: float) -> Fit | None:
     """Finds a plan; None if sketches do not promise less than some seconds."""
-    sketches = self._all_sketches(room)
-    least_s = min((f.extra_s for f in sketches), default=math.inf)
-    if self.step_s + _TUNING.sketched_share * least_s >= worse_s:
+    useless_s = (worse_s - self.step_s) / _TUNING.sketched_share
+    sketches = self._all_sketches(room, useless_s)
+    if min((f.extra_s for f in sketches), default=math.inf) >= useless_s:
       return None
     if self._options.effort == "fast":
       return min(sketches, key=lambda f: f.extra_s)
     return self._refined(sketches)
 
-  def _all_sketches(self, room: int) -> list[Fit]:
-    """Sketches plans on every base, in further views if need be."""
+  def _all_sketches(self, room: int, useless_s: float) -> list[Fit]:
+    """Sketches plans on every base, in further views if need be.
+
+    Args:
+      room: Most bytes of temporaries.
+      useless_s: Edits that take no less are of no use.
+    """
     if not self._may_fit(room):
       return []
     return (
-      self._sketches(room, VIEWS, with_link=False)
-      or self._sketches(room, LAST_VIEWS, with_link=False)
-      or self._sketches(room, VIEWS, with_link=True)
+      self._sketches(room, useless_s, VIEWS, with_link=False)
+      or self._sketches(room, useless_s, LAST_VIEWS, with_link=False)
+      or self._sketches(room, useless_s, VIEWS, with_link=True)
     )
 
   def _refined(self, sketches: Sequence[Fit]) -> Fit:
@@ -350,7 +355,7 @@ class LimitPlanner:
     return min(found, key=lambda f: f.extra_s)
 
   def _sketches(
-    self, room: int, views: Sequence[View], with_link: bool
+    self, room: int, useless_s: float, views: Sequence[View], with_link: bool
   ) -> list[Fit]:
     """Returns what little time finds on each base."""
     found: list[Fit] = []
@@ -365,10 +370,10 @@ class LimitPlanner:
         if not _promises_more(base, best):
           continue
       for view in views:
-        worse_s, start = math.inf, int(_TUNING.first_live_share * room)
+        worse_s, start = useless_s, int(_TUNING.first_live_share * room)
         if found:
           best = min(found, key=lambda f: f.extra_s)
-          worse_s = _TUNING.dropped_sketch_ratio * best.extra_s
+          worse_s = min(worse_s, _TUNING.dropped_sketch_ratio * best.extra_s)
           start = best.aim.live_limit_bytes
           if best.base is base and not best.edits.offloads:
             start = base.moved_limit(best, view)

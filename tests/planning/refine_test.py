@@ -130,6 +130,18 @@ class RealStepTest(parameterized.TestCase):
     edited = AssignmentModel(base.edited(found.edits), "cpu")
     self.assertEqual(found.temp_bytes, edited.temp_bytes())
 
+  def test_sketches_end_where_they_are_of_no_use(self):
+    planner = LimitPlanner(_module(), _DEVICE, Options(effort="fast"))
+    limit = planner.fixed_bytes + int(0.6 * self.xla_bytes)
+    with mock.patch.object(
+      planner._planned._predictor, "predict", return_value=0
+    ) as predict:
+      # Edits take more than a millionth of the step.
+      self.assertIsNone(planner.find(limit, 1.000001 * planner.step_s))
+      predict.assert_not_called()
+    # That says nothing of those that may take longer.
+    self.assertIsNotNone(planner.find(limit, 2.0 * planner.step_s))
+
   def test_what_is_missed_in_one_view_is_not_looked_for_in_a_like_one(self):
     options = Options(effort="fast")
     base = LimitPlanner(_module(), _DEVICE, options)._planned
