@@ -170,8 +170,9 @@ class LimitPlanner:
       worse_s: Seconds of a step that make a plan useless: None as well where
         sketches do not promise less.
     """
-    room = limit_bytes - self._planned.fixed_bytes
-    aimed = self.promise(limit_bytes).room_bytes
+    aimed = room = limit_bytes - self.fixed_bytes
+    if self._device.mapping_s(room):
+      aimed = self.promise(limit_bytes).room_bytes
     found = self._find(aimed, limit_bytes, worse_s)
     if found is None and aimed < room:
       found = self._find(room, limit_bytes, worse_s)
