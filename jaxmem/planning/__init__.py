@@ -1,5 +1,6 @@
 """Decides what becomes of one scheduled module: its order, and edits of it."""
 
+from jaxmem.planning.aim import Wanted
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decided import (
   DecidedFields,
@@ -30,6 +31,7 @@ __all__ = [
   "ModulePlan",
   "PlannedModule",
   "Request",
+  "Wanted",
   "check_again",
   "fingerprint",
   "paused_collector",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from jaxmem.graph import Sharing
 from jaxmem.planning.budget_problem import Slots
@@ -33,3 +34,24 @@ class Aim:
   room_bytes: int
   live_limit_bytes: int
   with_link: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+  """Which plans a search need not find.
+
+  Attributes:
+    worse_s: Seconds of a step that make a plan useless.
+    is_any: Whether plans are of use that only the views find that are searched
+      last, and that takes long.
+  """
+
+  worse_s: float = math.inf
+  is_any: bool = True
+
+  def is_within(self, other: Wanted) -> bool:
+    """Whether nothing is wanted that the other does not want as well."""
+    return self.worse_s <= other.worse_s and self.is_any <= other.is_any
+
+
+ANYTHING = Wanted()

@@ -9,28 +9,27 @@ is predicted for every edited module, and decides.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, units
-from jaxmem.budget import Event
 from jaxmem.errors import InfeasibleError, name_buffers
 from jaxmem.options import Options
-from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
+from jaxmem.planning.aim import ANYTHING, VIEWS, Wanted
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import LimitPlan, PlannedModule
+from jaxmem.planning.edit_search import EditSearch
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
 from jaxmem.planning.promise import Promise, promise
-from jaxmem.planning.refine import refine
 from jaxmem.planning.reorder import (
-  in_given_order,
   plan_module,
   verify_module,
 )
@@ -77,25 +76,7 @@ class LimitPlanner:
       self._planned = OrderedModule(
         planned, device.rates, options.offload, seconds
       )
-
-  @functools.cached_property
-  def _given(self) -> OrderedModule | None:
-    """XLA's own order, if the planned one is another."""
-    planned = in_given_order(self._planned.planned)
-    if planned is None:
-      return None
-    return OrderedModule(
-      planned,
-      self._device.rates,
-      self._options.offload,
-      self._planned.seconds,
-    )
-
-  def _bases(self) -> Iterator[OrderedModule]:
-    """Yields the planned order at once, XLA's own when it is asked for."""
-    yield self._planned
-    if self._given is not None:
-      yield self._given
+      self._search = EditSearch(self._planned, device.rates, options)
 
   @property
   def fixed_bytes(self) -> int:
@@ -117,7 +98,7 @@ class LimitPlanner:
   @property
   def least_bytes(self) -> int:
     """Bytes of the whole program that no edits go below."""
-    return self._planned.fixed_bytes + self._least_base().bound.num_bytes
+    return self._planned.fixed_bytes + self._search.least_base().bound.num_bytes
 
   @property
   def step_s(self) -> float:
@@ -157,39 +138,69 @@ class LimitPlanner:
     with self._timed():
       best = self._smallest(useful_bytes)
       if best.temp_bytes > room:
-        _raise_infeasible(self._name, best, self._least_base(), room)
+        _raise_infeasible(self._name, best, self._search.least_base(), room)
     return self._plan(best, room, limit_bytes)
 
   def find(
-    self, limit_bytes: int, worse_s: float = math.inf
+    self, limit_bytes: int, wanted: Wanted = ANYTHING
   ) -> PlannedModule[LimitPlan] | None:
     """Returns what `fit` does, but None where only the smallest plan might fit.
 
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
-      worse_s: Seconds of a step that make a plan useless: None as well where
-        sketches do not promise less.
+      wanted: None as well where no such plan is found.
     """
-    aimed = room = limit_bytes - self.fixed_bytes
-    if self._device.mapping_s(room):
-      aimed = self.promise(limit_bytes).room_bytes
-    found = self._find(aimed, limit_bytes, worse_s)
-    if found is None and aimed < room:
-      found = self._find(room, limit_bytes, worse_s)
-    return found
+    found = (
+      self._find(room, limit_bytes, wanted) for room in self._rooms(limit_bytes)
+    )
+    return next((f for f in found if f is not None), None)
+
+  def sketched_s(
+    self, limit_bytes: int, wanted: Wanted = ANYTHING
+  ) -> float | None:
+    """Returns what the schedule of a plan takes at most, in little time.
+
+    Args:
+      limit_bytes: Most bytes of arguments, outputs and temporaries.
+      wanted: See `find`.
+
+    Returns:
+      Seconds by the best sketch, which `find` refines; None if there is none.
+    """
+    if self.own.collective_s:
+      # What is hidden, sketches do not know.
+      found = self.find(limit_bytes, wanted)
+      return None if found is None else found.decision.schedule_s
+    for room in self._rooms(limit_bytes):
+      sketch = self._planned.unedited()
+      if sketch.temp_bytes > room:
+        with self._timed():
+          sketch = self._sketch(room, wanted)
+      if sketch is not None:
+        mapping_s = self._device.mapping_s(sketch.temp_bytes)
+        return self.step_s + sketch.extra_s + mapping_s
+    return None
+
+  def _rooms(self, limit_bytes: int) -> Iterable[int]:
+    """Returns the rooms that plans are made for, until one fits."""
+    rooms = [limit_bytes - self.fixed_bytes]
+    if self._device.mapping_s(rooms[0]):
+      rooms.insert(0, self.promise(limit_bytes).room_bytes)
+    return dict.fromkeys(rooms)
 
   def _find(
-    self, room: int, limit_bytes: int, worse_s: float
+    self, room: int, limit_bytes: int, wanted: Wanted
   ) -> PlannedModule[LimitPlan] | None:
     """Finds what fits a room: at most what a limit leaves for temporaries."""
     best, best_s, waiting_s = None, math.inf, math.inf
     shares = (1.0,)
     if self.own.collective_s:
       # What is hidden, sketches do not know.
-      shares, worse_s = _TUNING.hiding_room_shares, math.inf
+      shares = _TUNING.hiding_room_shares
+      wanted = dataclasses.replace(wanted, worse_s=math.inf)
     for share in shares:
       with self._timed():
-        fits = self._fits(room, share, waiting_s, worse_s)
+        fits = self._fits(room, share, waiting_s, wanted)
       for fit in fits:
         found = self._plan(fit, room, limit_bytes)
         seconds = found.decision.schedule_s
@@ -206,7 +217,7 @@ class LimitPlanner:
     return hidden.seconds if hidden else self._planned.step_s
 
   def _fits(
-    self, room: int, share: float, waiting_s: float, worse_s: float
+    self, room: int, share: float, waiting_s: float, wanted: Wanted
   ) -> list[Fit]:
     """Returns what fits a share of the room: the rest is to hide transfers in.
 
@@ -216,10 +227,10 @@ class LimitPlanner:
       room: Most bytes of temporaries.
       share: The share.
       waiting_s: Seconds that the best plan so far might wait less.
-      worse_s: See `find`.
+      wanted: See `find`.
     """
     lower = int(share * room)
-    bases = self._bases() if self.own.collective_s else (self._planned,)
+    bases = self._search.bases() if self.own.collective_s else (self._planned,)
     if self._planned.unedited().temp_bytes <= lower:
       # With all of the room, these were tried.
       return [base.unedited() for base in bases] if share == 1.0 else []
@@ -228,8 +239,20 @@ class LimitPlanner:
       some_s, more_s = (self._planned.estimate(VIEWS[0], s) for s in sizes)
       if not more_s - some_s < waiting_s:
         return []
-    found = self._cheapest(lower, worse_s)
+    found = self._sketch(lower, wanted)
+    if found is not None and self._options.effort != "fast":
+      found = self._search.refined(lower)
     return [] if found is None else [found]
+
+  def _sketch(self, room: int, wanted: Wanted) -> Fit | None:
+    """Returns the best sketch for a room, None if it is not wanted."""
+    edits_s = wanted.worse_s - self.step_s - self._device.mapping_s(room)
+    useless_s = edits_s / _TUNING.sketched_share
+    found = self._search.sketch(room, useless_s, wanted.is_any)
+    if found is None or found.extra_s >= useless_s:
+      return None
+    self._first_s.setdefault(room, self._search.first_at[room] - self._start_s)
+    return found
 
   @contextlib.contextmanager
   def _timed(self) -> Iterator[None]:
@@ -257,7 +280,7 @@ class LimitPlanner:
         module = hidden.module
       if self._options.verify and (best.edits or hidden):
         verify_module(AssignmentModel(module, self._device.platform))
-      bound = self._least_base().bound.num_bytes
+      bound = self._search.least_base().bound.num_bytes
       rates = self._device.rates
       schedule_s = cost.step_time(module, rates).seconds
       schedule_s += self._device.mapping_s(planned_bytes)
@@ -300,121 +323,20 @@ class LimitPlanner:
       room = None
       if useful_bytes is not None:
         room = max(0, useful_bytes - self._planned.fixed_bytes)
-      found = find_smallest([*self._bases()], room)
+      found = find_smallest([*self._search.bases()], room)
       self._smallest_found[useful_bytes] = found
     return self._smallest_found[useful_bytes]
-
-  def _cheapest(self, room: int, worse_s: float) -> Fit | None:
-    """Finds a plan; None if sketches do not promise less than some seconds."""
-    useless_s = (worse_s - self.step_s) / _TUNING.sketched_share
-    sketches = self._all_sketches(room, useless_s)
-    if min((f.extra_s for f in sketches), default=math.inf) >= useless_s:
-      return None
-    if self._options.effort == "fast":
-      return min(sketches, key=lambda f: f.extra_s)
-    return self._refined(sketches)
-
-  def _all_sketches(self, room: int, useless_s: float) -> list[Fit]:
-    """Sketches plans on every base, in further views if need be.
-
-    Args:
-      room: Most bytes of temporaries.
-      useless_s: Edits that take no less are of no use.
-    """
-    if not self._may_fit(room):
-      return []
-    return (
-      self._sketches(room, useless_s, VIEWS, with_link=False)
-      or self._sketches(room, useless_s, LAST_VIEWS, with_link=False)
-      or self._sketches(room, useless_s, VIEWS, with_link=True)
-    )
-
-  def _refined(self, sketches: Sequence[Fit]) -> Fit:
-    """Takes more time for the best of some sketches.
-
-    For others that are about as good, where steps are few: how few large values
-    are packed is luck, which each sketch has anew. What is gathered for one
-    serves the next on the same order.
-    """
-    ranked = sorted(sketches, key=lambda f: f.extra_s)
-    if ranked[0].base.num_steps > _TUNING.few_steps:
-      ranked = ranked[:1]
-    events: dict[OrderedModule, set[Event]] = {}
-    for sketch in sketches:
-      events.setdefault(sketch.base, set()).update(sketch.events)
-    found: list[Fit] = []
-    for sketch in ranked:
-      if sketch.extra_s > _TUNING.refined_sketch_ratio * ranked[0].extra_s:
-        break
-      known = events[sketch.base]
-      is_first = all(f.base is not sketch.base for f in found)
-      refined = refine(
-        sketch, self._options.effort, sorted(known), gathers=is_first
-      )
-      known.update(refined.events)
-      found.append(refined.fit)
-    return min(found, key=lambda f: f.extra_s)
-
-  def _sketches(
-    self, room: int, useless_s: float, views: Sequence[View], with_link: bool
-  ) -> list[Fit]:
-    """Returns what little time finds on each base."""
-    found: list[Fit] = []
-    for base in self._bases():
-      is_hopeless = not with_link and self._planned.is_far_off(room)
-      if is_hopeless or (with_link and not base.has_link):
-        continue
-      if found and base is not self._planned:
-        best = min(found, key=lambda f: f.extra_s)
-        # What suits one order suits the other.
-        views = [best.aim.view]
-        if not _promises_more(base, best):
-          continue
-      for view in views:
-        worse_s, start = useless_s, int(_TUNING.first_live_share * room)
-        if found:
-          best = min(found, key=lambda f: f.extra_s)
-          worse_s = min(worse_s, _TUNING.dropped_sketch_ratio * best.extra_s)
-          start = best.aim.live_limit_bytes
-          if best.base is base and not best.edits.offloads:
-            start = base.moved_limit(best, view)
-        aim = Aim(
-          view=view,
-          room_bytes=room,
-          live_limit_bytes=start,
-          with_link=with_link,
-        )
-        sketch = base.sketch(aim, worse_s)
-        if sketch is not None:
-          self._first_s.setdefault(room, self._elapsed_s())
-          found.append(sketch)
-    return found
-
-  def _may_fit(self, room: int) -> bool:
-    """Whether the bounds of bytes allow so few temporaries."""
-    return any(base.bound.num_bytes <= room for base in self._bases())
-
-  def _least_base(self) -> OrderedModule:
-    """Returns the base whose edits may need the fewest bytes."""
-    return min(self._bases(), key=lambda base: base.bound.num_bytes)
 
 
 def smallest_program_bytes(planners: Iterable[LimitPlanner]) -> int:
   """Returns the bytes of the smallest whole program of several modules."""
   smallest: int | None = None
-  for planner in planners:
+  # What is small without edits leaves the others little to search for.
+  for planner in sorted(planners, key=lambda p: p.total_bytes):
     found = planner.smallest_bytes(smallest)
     smallest = found if smallest is None else min(smallest, found)
   assert smallest is not None
   return smallest
-
-
-def _promises_more(base: OrderedModule, best: Fit) -> bool:
-  """Whether a base's plan for as many live bytes is cheaper than a sketch."""
-  if best.extra_s < _TUNING.negligible_step_share * base.step_s:
-    return False
-  estimate_s = base.estimate(best.aim.view, best.aim.live_limit_bytes)
-  return estimate_s < _TUNING.other_order_ratio * best.extra_s
 
 
 def _raise_infeasible(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from jaxmem import units
 from jaxmem.errors import InfeasibleError
+from jaxmem.planning.aim import ANYTHING, Wanted
 from jaxmem.planning.decision import LimitPlan, PlannedModule
 from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
 from jaxmem.report import Frontier, Point, Progress
@@ -66,9 +67,10 @@ def _fits(
   planners: Sequence[LimitPlanner], limit: int
 ) -> list[tuple[LimitPlanner, PlannedModule[LimitPlan]]]:
   """Returns what fits, by planner; the smallest plans if nothing else does."""
-  found = [(p, planned) for p in planners if (planned := p.find(limit))]
-  if found:
-    return found
+  for wanted in (Wanted(is_any=False), ANYTHING):
+    found = [(p, f) for p in planners if (f := p.find(limit, wanted))]
+    if found:
+      return found
   for planner in planners:
     with contextlib.suppress(InfeasibleError):
       found.append((planner, planner.fit(limit)))

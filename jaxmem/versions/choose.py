@@ -10,8 +10,6 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from jaxmem_hlo.module import Module
-
 from jaxmem.compiler import ScheduleCapture, Step
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
@@ -20,10 +18,12 @@ from jaxmem.planning import (
   LimitPlan,
   LimitPlanner,
   Request,
+  Wanted,
   paused_collector,
   smallest_program_bytes,
 )
 from jaxmem.versions import blocks, scan
+from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.scan import SaveBytes
 from jaxmem.versions.version import (
   Version,
@@ -117,47 +117,6 @@ def _for_comparison(request: Request) -> Request:
   return dataclasses.replace(request, options=options)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _ComparedVersion:
-  """A version that was compiled up to its schedule.
-
-  Attributes:
-    version: The version.
-    module: Its scheduled module.
-    planner: Of the module.
-    fits: Whether it needs no edits.
-    edits_s: An estimate of the seconds that edits for the limit add; infinity
-      if there may be none.
-    mapping_s: Seconds until its temporaries are mapped; see `Device.mapping_s`.
-  """
-
-  version: Version
-  module: Module
-  planner: LimitPlanner
-  fits: bool
-  edits_s: float
-  mapping_s: float
-
-  @property
-  def edited_s(self) -> float:
-    """An estimate of what runs in the end; mostly too high."""
-    return self.planner.step_s + self.edits_s
-
-  @property
-  def schedule_s(self) -> float:
-    """The same, and what mapping temporaries takes."""
-    return self.edited_s + self.mapping_s
-
-  @property
-  def hopeful_s(self) -> float:
-    """Seconds that its schedule will hardly be faster than."""
-    if math.isinf(self.edits_s):
-      # Another order, or the link to the host, may still do it for little.
-      return self.planner.step_s + self.mapping_s
-    refined_s = _TUNING.refined_share * self.edits_s
-    return self.planner.step_s + refined_s + self.mapping_s
-
-
 class _VersionSearch:
   """Compiles versions of a step, and fits the promising ones."""
 
@@ -169,57 +128,66 @@ class _VersionSearch:
     self._schedules = schedules
     self._request = _for_comparison(request)
     self._limit_bytes = request.limit_bytes
-    self._tried: list[_ComparedVersion] = []
-    # By planner, its plan, or the seconds that none seems to be faster than.
+    self._tried: list[ComparedVersion] = []
+    # By planner, its plan, the seconds of a sketch, or what none was found for.
     self._plans: dict[int, LimitPlan] = {}
-    self._useless_s: dict[int, float] = {}
+    self._sketches_s: dict[int, float] = {}
+    self._vain: dict[int, list[Wanted]] = {}
     written = self._try(as_written)
     self._step_s = written.planner.step_s
     self._device = request.device(schedules.platform)
     self.xla_bytes = written.planner.xla_bytes
     self.excess_bytes = written.planner.total_bytes - self._limit_bytes
 
-  def best(self) -> tuple[_ComparedVersion, LimitPlan | InfeasibleError]:
+  def best(self) -> tuple[ComparedVersion, LimitPlan | InfeasibleError]:
     """Returns the cheapest version that fits, or else the smallest.
 
     With it comes its plan, or why there is none. Whole schedules are compared:
     less to store also saves time, and so do originals that need not run any
     more.
     """
-    best: tuple[_ComparedVersion, LimitPlan] | None = None
-    ranked = sorted(
-      # What needs no edits is planned at once, and may make the rest needless.
+    return self._cheapest(False) or self._cheapest(True) or self._nearest()
+
+  def _cheapest(self, is_any: bool) -> tuple[ComparedVersion, LimitPlan] | None:
+    """Returns the cheapest version that fits, and its plan.
+
+    Args:
+      is_any: See `Wanted`. What takes long is left until no version fits
+        without.
+    """
+    best_s = min(self._sketches_s.values(), default=math.inf)
+    sketched: list[tuple[float, ComparedVersion]] = []
+    for tried in sorted(
+      # What needs no edits comes first, and may make the rest needless.
       self._tried,
       key=lambda t: (not t.fits, t.schedule_s, t.hopeful_s),
-    )
-    for tried in ranked:
-      if best is not None and tried.hopeful_s >= best[1].schedule_s:
-        continue
-      plan = self._find(tried, best[1].schedule_s if best else math.inf)
+    ):
+      if tried.hopeful_s <= best_s:
+        wanted = Wanted(worse_s=best_s, is_any=is_any)
+        seconds = self._sketched_s(tried, wanted)
+        if seconds is not None:
+          sketched.append((seconds, tried))
+          best_s = min(best_s, seconds)
+    best: tuple[ComparedVersion, LimitPlan] | None = None
+    for _, tried in sorted(sketched, key=lambda found: found[0]):
+      worse_s = best[1].schedule_s if best else math.inf
+      plan = self._find(tried, Wanted(worse_s=worse_s, is_any=is_any))
       if plan and (best is None or plan.schedule_s < best[1].schedule_s):
         best = tried, plan
-    return best or self._nearest()
+    return best
 
-  def _nearest(self) -> tuple[_ComparedVersion, LimitPlan | InfeasibleError]:
+  def _nearest(self) -> tuple[ComparedVersion, LimitPlan | InfeasibleError]:
     """Returns the smallest version, and its plan or why there is none.
 
     Of versions that are there whatever the limit: else the smallest program
     that an error names would not be found for its own bytes.
     """
-    best: tuple[_ComparedVersion, LimitPlan] | None = None
-    nearest: tuple[_ComparedVersion, InfeasibleError] | None = None
-    known = {
-      (t.version.dropped, t.version.choice): t for t in reversed(self._tried)
-    }
-    totals: list[int] = []
-    for version in small_versions(
-      self._written, self._schedules, self._request, totals
-    ):
-      tried = known.get((version.dropped, version.choice)) or self._try(version)
-      totals.append(tried.planner.total_bytes)
-      if nearest and tried.planner.least_bytes >= nearest[1].smallest_bytes:
-        continue
+    best: tuple[ComparedVersion, LimitPlan] | None = None
+    nearest: tuple[ComparedVersion, InfeasibleError] | None = None
+    for tried in sorted(self._small(), key=lambda t: t.planner.total_bytes):
       useful = nearest[1].smallest_bytes if nearest else None
+      if useful is not None and tried.planner.least_bytes >= useful:
+        continue
       try:
         plan = tried.planner.fit(self._limit_bytes, useful).decision
       except InfeasibleError as error:
@@ -230,6 +198,21 @@ class _VersionSearch:
         best = tried, plan
     found = best or nearest
     assert found is not None
+    return found
+
+  def _small(self) -> list[ComparedVersion]:
+    """Returns the versions that may take the fewest bytes."""
+    known = {
+      (t.version.dropped, t.version.choice): t for t in reversed(self._tried)
+    }
+    found: list[ComparedVersion] = []
+    totals: list[int] = []
+    for version in small_versions(
+      self._written, self._schedules, self._request, totals
+    ):
+      tried = known.get((version.dropped, version.choice)) or self._try(version)
+      totals.append(tried.planner.total_bytes)
+      found.append(tried)
     return found
 
   def stack_less(self, stacked_bytes: int) -> None:
@@ -289,7 +272,7 @@ class _VersionSearch:
   def _keep(
     self,
     step: blocks.BlockStep,
-    every: _ComparedVersion,
+    every: ComparedVersion,
     nothing: blocks.Recomputed,
     room: int,
   ) -> None:
@@ -323,7 +306,7 @@ class _VersionSearch:
   def _join(
     self,
     step: blocks.BlockStep,
-    every: _ComparedVersion,
+    every: ComparedVersion,
     single: blocks.Recomputed,
   ) -> None:
     """Recomputes several blocks at once, until it fits or takes no less.
@@ -364,32 +347,59 @@ class _VersionSearch:
     fixed_bytes = self._tried[0].planner.fixed_bytes
     temp_bytes = min(total_bytes, self._limit_bytes) - fixed_bytes
     seconds += self._device.mapping_s(temp_bytes)
+    wanted = Wanted(worse_s=seconds, is_any=False)
     rivals = [tried for tried in self._tried if tried.hopeful_s <= seconds]
-    for tried in sorted(rivals, key=lambda tried: tried.schedule_s):
-      plan = self._find(tried, seconds)
-      if plan is not None and plan.schedule_s <= seconds:
-        return False
+    rivals.sort(key=lambda tried: tried.schedule_s)
+    for find_s in (self._sketched_s, self._planned_s):
+      for tried in rivals:
+        found_s = find_s(tried, wanted)
+        if found_s is not None and found_s <= seconds:
+          return False
     return True
 
-  def _find(
-    self, tried: _ComparedVersion, worse_s: float = math.inf
-  ) -> LimitPlan | None:
-    """Returns a plan for a version; each is planned once.
+  def _sketched_s(self, tried: ComparedVersion, wanted: Wanted) -> float | None:
+    """Returns the seconds of a version's schedule by its best sketch.
 
     Args:
       tried: The version.
-      worse_s: Seconds that make a plan useless; None if it seems to be so.
+      wanted: See `LimitPlanner.find`.
     """
     key = id(tried.planner)
-    if key not in self._plans and self._useless_s.get(key, 0.0) < worse_s:
-      planned = tried.planner.find(self._limit_bytes, worse_s)
+    if key not in self._sketches_s and not self._is_vain(key, wanted):
+      found_s = tried.planner.sketched_s(self._limit_bytes, wanted)
+      if found_s is None:
+        self._vain.setdefault(key, []).append(wanted)
+      else:
+        self._sketches_s[key] = found_s
+    return self._sketches_s.get(key)
+
+  def _planned_s(self, tried: ComparedVersion, wanted: Wanted) -> float | None:
+    """Returns the seconds of a version's schedule by its plan."""
+    plan = self._find(tried, wanted)
+    return None if plan is None else plan.schedule_s
+
+  def _find(self, tried: ComparedVersion, wanted: Wanted) -> LimitPlan | None:
+    """Returns a plan for a version, None if there seems to be none.
+
+    Args:
+      tried: The version.
+      wanted: See `LimitPlanner.find`.
+    """
+    key = id(tried.planner)
+    if key not in self._plans and not self._is_vain(key, wanted):
+      planned = tried.planner.find(self._limit_bytes, wanted)
       if planned is None:
-        self._useless_s[key] = worse_s
+        self._vain.setdefault(key, []).append(wanted)
       else:
         self._plans[key] = planned.decision
+        self._sketches_s[key] = planned.decision.schedule_s
     return self._plans.get(key)
 
-  def _try(self, version: Version) -> _ComparedVersion:
+  def _is_vain(self, key: int, wanted: Wanted) -> bool:
+    """Whether a planner did not find what is wanted before."""
+    return any(wanted.is_within(vain) for vain in self._vain.get(key, []))
+
+  def _try(self, version: Version) -> ComparedVersion:
     """Compiles a version; the first is the step as it is written."""
     module = self._schedules.module(version.step)
     planner = self._request.planner(module, self._schedules.platform)
@@ -397,7 +407,7 @@ class _VersionSearch:
     if self._tried:
       extra_s = planner.step_s - self._step_s
       version = dataclasses.replace(version, extra_s=extra_s)
-    tried = _ComparedVersion(
+    tried = ComparedVersion(
       version=version,
       module=module,
       planner=planner,

@@ -5,9 +5,7 @@ from unittest import mock
 
 import budget_problems
 import budget_validate
-import jax
-import jax.numpy as jnp
-import record_modules
+import residual_step
 import seconds_bound
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
@@ -16,42 +14,16 @@ from jaxmem import Options, cost
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile
 from jaxmem.planning import refine
-from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim
+from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, Wanted
 from jaxmem.planning.fit import LimitPlanner
 from jaxmem.rewrite.edits import Edits, Value
 
 _DEVICE = cost.device_for("cpu")
-_NUM_LAYERS = 12
-
-
-def _step(params, x):
-  """A deep residual network, whose activations are most of its memory."""
-
-  def loss(params):
-    hidden = x
-    for up, down in params:
-      centred = hidden - hidden.mean(-1, keepdims=True)
-      scale = jax.lax.rsqrt(hidden.var(-1, keepdims=True) + 1e-5)
-      hidden = hidden + jax.nn.gelu(centred * scale @ up) @ down
-    return jnp.mean(hidden**2)
-
-  value, grads = jax.value_and_grad(loss)(params)
-  return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
-
-
-@functools.cache
-def _module():
-  shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-  params = [(shape((64, 256)), shape((256, 64)))] * _NUM_LAYERS
-  captured = record_modules.capture(
-    _step, (params, shape((1024, 64))), donate_argnums=0
-  )
-  return captured.module
 
 
 @functools.cache
 def _planner():
-  return LimitPlanner(_module(), _DEVICE, Options(effort="fast"))
+  return LimitPlanner(residual_step.module(), _DEVICE, Options(effort="fast"))
 
 
 def _bound(base, room):
@@ -76,7 +48,9 @@ def _aim(view, room_bytes, live_limit_bytes):
 class RealStepTest(parameterized.TestCase):
   def setUp(self):
     super().setUp()
-    self.xla_bytes = AssignmentModel(_module(), "cpu").assign().temp_bytes
+    self.xla_bytes = (
+      AssignmentModel(residual_step.module(), "cpu").assign().temp_bytes
+    )
 
   @parameterized.parameters(0.8, 0.6, 0.4)
   def test_costs_are_near_the_bound(self, fraction):
@@ -87,9 +61,9 @@ class RealStepTest(parameterized.TestCase):
     # Maybe fewer bytes, whose mapping takes less than the edits for them.
     room = planner.promise(limit).room_bytes
     plan = planned.decision
-    edited = AssignmentModel(plan.apply(_module()), "cpu").assign()
+    edited = AssignmentModel(plan.apply(residual_step.module()), "cpu").assign()
     self.assertEqual(
-      plan.apply(_module()).to_bytes(), planned.module.to_bytes()
+      plan.apply(residual_step.module()).to_bytes(), planned.module.to_bytes()
     )
     self.assertEqual(edited.temp_bytes, plan.planned_bytes)
     self.assertLessEqual(plan.planned_bytes, room)
@@ -131,20 +105,24 @@ class RealStepTest(parameterized.TestCase):
     self.assertEqual(found.temp_bytes, edited.temp_bytes())
 
   def test_sketches_end_where_they_are_of_no_use(self):
-    planner = LimitPlanner(_module(), _DEVICE, Options(effort="fast"))
+    planner = LimitPlanner(
+      residual_step.module(), _DEVICE, Options(effort="fast")
+    )
     limit = planner.fixed_bytes + int(0.6 * self.xla_bytes)
     with mock.patch.object(
       planner._planned._predictor, "predict", return_value=0
     ) as predict:
       # Edits take more than a millionth of the step.
-      self.assertIsNone(planner.find(limit, 1.000001 * planner.step_s))
+      useless = Wanted(worse_s=1.000001 * planner.step_s)
+      self.assertIsNone(planner.find(limit, useless))
       predict.assert_not_called()
     # That says nothing of those that may take longer.
-    self.assertIsNotNone(planner.find(limit, 2.0 * planner.step_s))
+    slow = Wanted(worse_s=2.0 * planner.step_s)
+    self.assertIsNotNone(planner.find(limit, slow))
 
   def test_what_is_missed_in_one_view_is_not_looked_for_in_a_like_one(self):
     options = Options(effort="fast")
-    base = LimitPlanner(_module(), _DEVICE, options)._planned
+    base = LimitPlanner(residual_step.module(), _DEVICE, options)._planned
     room = int(0.05 * self.xla_bytes)
     self.assertIsNone(base.sketch(_aim(VIEWS[0], room, room), 1.0))
     with mock.patch.object(base, "chooser") as chooser:

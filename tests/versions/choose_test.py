@@ -1,7 +1,6 @@
 """Versions of a step under a byte limit: which is taken, and what it takes."""
 
 import dataclasses
-import math
 from typing import Any
 from unittest import mock
 
@@ -33,6 +32,7 @@ from jaxmem.planning import (
   Request,
 )
 from jaxmem.planning import request as request_module
+from jaxmem.planning.aim import ANYTHING
 from jaxmem.planning.promise import Promise
 from jaxmem.versions import choose, knapsack
 from jaxmem.versions.scan.levels import make_level
@@ -206,6 +206,7 @@ class _Planner:
     self.total_bytes = self.xla_bytes = total_bytes
     self.fixed_bytes = 0
     self.step_s = step_s
+    self.num_planned = 0
     self._seconds_per_byte = seconds_per_byte
 
   def promise(self, limit_bytes):
@@ -213,9 +214,15 @@ class _Planner:
     edits_s = missing * self._seconds_per_byte
     return Promise(room_bytes=limit_bytes, edits_s=edits_s, mapping_s=0.0)
 
-  def find(self, limit_bytes, worse_s=math.inf):
-    del worse_s
-    schedule_s = self.step_s + self.promise(limit_bytes).edits_s
+  def sketched_s(self, limit_bytes, wanted):
+    seconds = self.step_s + self.promise(limit_bytes).edits_s
+    return seconds if seconds < wanted.worse_s else None
+
+  def find(self, limit_bytes, wanted=ANYTHING):
+    schedule_s = self.sketched_s(limit_bytes, wanted)
+    if schedule_s is None:
+      return None
+    self.num_planned += 1
     plan = mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
     return mock.Mock(spec=PlannedModule, decision=plan)
 
@@ -229,8 +236,8 @@ class _Schedules(ScheduleCapture):
   def __init__(self, traced, total_bytes, edits_s, blocks_s):
     self.platform = "cpu"
     self._written = traced
-    self._planner = _Planner(total_bytes, 1.0, edits_s / total_bytes)
-    self._blocks_s = blocks_s
+    self.as_written = _Planner(total_bytes, 1.0, edits_s / total_bytes)
+    self.in_blocks = _Planner(total_bytes // 4, 1.0 + blocks_s, 0.0)
     self.num_compiles = 0
 
   def module(self, traced) -> Any:
@@ -238,9 +245,7 @@ class _Schedules(ScheduleCapture):
     return traced
 
   def planner(self, traced, platform) -> Any:
-    if traced is self._written:
-      return self._planner
-    return _Planner(self._planner.total_bytes // 4, 1.0 + self._blocks_s, 0.0)
+    return self.as_written if traced is self._written else self.in_blocks
 
   def pick(self, limit_bytes):
     # With another effort, what was decided would be kept by its module.
@@ -262,7 +267,9 @@ class MonotoneTest(parameterized.TestCase):
       schedules = _Schedules(traced, total_bytes, edits_s, blocks_s)
       version = schedules.pick(limit)
       planner = schedules.planner(version.step, "cpu")
-      seconds = planner.find(limit).decision.schedule_s
+      plan = planner.find(limit)
+      assert plan is not None
+      seconds = plan.decision.schedule_s
       self.assertLessEqual(seconds, before)
       before = seconds
 
@@ -296,6 +303,16 @@ class MonotoneTest(parameterized.TestCase):
     self.assertEqual(compiled(1000, 1.0, 0.1), 1)
     self.assertEqual(compiled(999, 0.2, 10.0), 2)
     self.assertEqual(compiled(900, 0.2, 10.0), 2)
+
+  def test_what_a_sketch_says_is_slower_is_not_planned(self):
+    traced = traced_case()
+    for edits_s, blocks_s in ((1.0, 0.01), (0.01, 1.0)):
+      schedules = _Schedules(traced, 1000, edits_s, blocks_s)
+      schedules.pick(500)
+      planned = [
+        p.num_planned for p in (schedules.as_written, schedules.in_blocks)
+      ]
+      self.assertEqual(planned, [edits_s < blocks_s, blocks_s < edits_s])
 
 
 class LoopsTest(absltest.TestCase):

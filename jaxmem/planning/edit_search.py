@@ -1,0 +1,175 @@
+"""Searches for edits with which a module fits a room.
+
+First there are sketches: plans that little time was spent on, on the planned
+order and on XLA's own. Of these the best are refined.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Sequence
+
+from jaxmem import cost
+from jaxmem.budget import Effort, Event
+from jaxmem.options import Options
+from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
+from jaxmem.planning.ordered_module import Fit, OrderedModule
+from jaxmem.planning.refine import refine
+from jaxmem.planning.reorder import in_given_order
+from jaxmem.planning.tuning import TUNING
+
+_TUNING = TUNING.fit
+
+
+class EditSearch:
+  """Searches for edits of one module, for any number of rooms.
+
+  A room is the most bytes that temporaries may take.
+
+  Args:
+    planned: The module in its planned order.
+    rates: Of the device.
+    options: How hard to try, and whether values may go to the host.
+
+  Attributes:
+    first_at: When something first fitted, by room: as `time.perf_counter`.
+  """
+
+  def __init__(
+    self, planned: OrderedModule, rates: cost.Rates, options: Options
+  ):
+    self._planned = planned
+    self._rates = rates
+    self._options = options
+    self._sketched: dict[int, list[Fit]] = {}
+    self.first_at: dict[int, float] = {}
+
+  def bases(self) -> Iterator[OrderedModule]:
+    """Yields the planned order at once, XLA's own when it is asked for."""
+    yield self._planned
+    if self._given is not None:
+      yield self._given
+
+  @functools.cached_property
+  def _given(self) -> OrderedModule | None:
+    """XLA's own order, if the planned one is another."""
+    planned = in_given_order(self._planned.planned)
+    if planned is None:
+      return None
+    may_offload = self._options.offload
+    return OrderedModule(
+      planned, self._rates, may_offload, self._planned.seconds
+    )
+
+  def least_base(self) -> OrderedModule:
+    """Returns the base whose edits may need the fewest bytes."""
+    return min(self.bases(), key=lambda base: base.bound.num_bytes)
+
+  def sketch(self, room: int, useless_s: float, is_any: bool) -> Fit | None:
+    """Returns the best sketch; None if there is none.
+
+    Args:
+      room: Most bytes of temporaries.
+      useless_s: Edits that take no less are of no use. What was found for this
+        room before serves all the same.
+      is_any: Whether to search the views that are searched last.
+    """
+    if room not in self._sketched:
+      found = self._all_sketches(room, useless_s, is_any)
+      if not found:
+        return None
+      self._sketched[room] = sorted(found, key=lambda f: f.extra_s)
+    return self._sketched[room][0]
+
+  def refined(self, room: int) -> Fit:
+    """Takes more time for the best of the sketches that were found.
+
+    For others that are about as good, where steps are few: how few large values
+    are packed is luck, which each sketch has anew. What is gathered for one
+    serves the next on the same order.
+
+    Args:
+      room: See `sketch`.
+    """
+    return _refined(self._sketched[room], self._options.effort)
+
+  def _all_sketches(
+    self, room: int, useless_s: float, is_any: bool
+  ) -> list[Fit]:
+    """Sketches plans on every base, in further views if need be."""
+    if not any(base.bound.num_bytes <= room for base in self.bases()):
+      return []
+    last_views = LAST_VIEWS if is_any else ()
+    return (
+      self._sketches(room, useless_s, VIEWS, with_link=False)
+      or self._sketches(room, useless_s, last_views, with_link=False)
+      or self._sketches(room, useless_s, VIEWS, with_link=True)
+    )
+
+  def _sketches(
+    self, room: int, useless_s: float, views: Sequence[View], with_link: bool
+  ) -> list[Fit]:
+    """Returns what little time finds on each base."""
+    found: list[Fit] = []
+    for base in self.bases():
+      is_hopeless = not with_link and self._planned.is_far_off(room)
+      if is_hopeless or (with_link and not base.has_link):
+        continue
+      if found and base is not self._planned:
+        best = min(found, key=lambda f: f.extra_s)
+        # What suits one order suits the other.
+        views = [best.aim.view]
+        if not _promises_more(base, best):
+          continue
+      for view in views:
+        worse_s, start = useless_s, int(_TUNING.first_live_share * room)
+        if found:
+          best = min(found, key=lambda f: f.extra_s)
+          worse_s = min(worse_s, _TUNING.dropped_sketch_ratio * best.extra_s)
+          start = best.aim.live_limit_bytes
+          if best.base is base and not best.edits.offloads:
+            start = base.moved_limit(best, view)
+        aim = Aim(
+          view=view,
+          room_bytes=room,
+          live_limit_bytes=start,
+          with_link=with_link,
+        )
+        sketch = base.sketch(aim, worse_s)
+        if sketch is not None:
+          self.first_at.setdefault(room, time.perf_counter())
+          found.append(sketch)
+    return found
+
+
+def _promises_more(base: OrderedModule, best: Fit) -> bool:
+  """Whether a base's plan for as many live bytes is cheaper than a sketch."""
+  if best.extra_s < _TUNING.negligible_step_share * base.step_s:
+    return False
+  estimate_s = base.estimate(best.aim.view, best.aim.live_limit_bytes)
+  return estimate_s < _TUNING.other_order_ratio * best.extra_s
+
+
+def _refined(ranked: Sequence[Fit], effort: Effort) -> Fit:
+  """Returns the cheapest of what sketches are refined to.
+
+  Args:
+    ranked: The sketches, the best first.
+    effort: Of the search.
+  """
+  events: dict[OrderedModule, set[Event]] = {}
+  for sketch in ranked:
+    events.setdefault(sketch.base, set()).update(sketch.events)
+  if ranked[0].base.num_steps > _TUNING.few_steps:
+    ranked = ranked[:1]
+  found: list[Fit] = []
+  for sketch in ranked:
+    if sketch.extra_s > _TUNING.refined_sketch_ratio * ranked[0].extra_s:
+      break
+    known = events[sketch.base]
+    is_first = all(f.base is not sketch.base for f in found)
+    refined = refine(sketch, effort, sorted(known), gathers=is_first)
+    known.update(refined.events)
+    found.append(refined.fit)
+  return min(found, key=lambda f: f.extra_s)

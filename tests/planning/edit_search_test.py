@@ -1,0 +1,108 @@
+"""What a search for edits looks at: sketches first, and then for how long."""
+
+from unittest import mock
+
+import residual_step
+from absl.testing import absltest, parameterized
+
+from jaxmem import Options, cost
+from jaxmem.planning import edit_search
+from jaxmem.planning.aim import ANYTHING, LAST_VIEWS, VIEWS, Wanted
+from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
+from jaxmem.planning.ordered_module import OrderedModule
+
+
+def _planner():
+  device = cost.device_for("cpu")
+  return LimitPlanner(residual_step.module(), device, Options())
+
+
+def _limit(planner, share):
+  return planner.fixed_bytes + int(
+    share * (planner.total_bytes - planner.fixed_bytes)
+  )
+
+
+class WantedTest(parameterized.TestCase):
+  @parameterized.parameters(
+    ((1.0, False), (1.0, False), True),
+    ((1.0, False), (2.0, True), True),
+    ((2.0, False), (1.0, False), False),
+    ((1.0, True), (2.0, False), False),
+  )
+  def test_what_wants_no_more_is_within(self, one, other, expected):
+    one, other = (Wanted(worse_s=s, is_any=any_) for s, any_ in (one, other))
+    self.assertEqual(one.is_within(other), expected)
+
+
+class EditSearchTest(parameterized.TestCase):
+  @parameterized.parameters(0.8, 0.6)
+  def test_a_plan_is_no_slower_than_its_sketch(self, share):
+    planner = _planner()
+    limit = _limit(planner, share)
+    with mock.patch.object(edit_search, "refine") as refine:
+      sketched_s = planner.sketched_s(limit)
+      refine.assert_not_called()
+    found = planner.find(limit)
+    assert sketched_s is not None and found is not None
+    self.assertGreater(found.decision.extra_s, 0.0)
+    self.assertLessEqual(found.decision.schedule_s, 1.0001 * sketched_s)
+    # What is refined was sketched before.
+    with mock.patch.object(OrderedModule, "sketch") as sketch:
+      again = planner.find(limit)
+      sketch.assert_not_called()
+    assert again is not None
+    self.assertEqual(again.decision.edits, found.decision.edits)
+
+  def test_what_fits_as_it_is_takes_what_its_plan_does(self):
+    planner = _planner()
+    limit = _limit(planner, 1.0)
+    found = planner.find(limit)
+    assert found is not None
+    self.assertEmpty(found.decision.edits.recomputes)
+    sketched_s = planner.sketched_s(limit)
+    assert sketched_s is not None
+    self.assertAlmostEqual(sketched_s, found.decision.schedule_s)
+
+  def test_nothing_that_is_no_faster_is_sketched(self):
+    planner = _planner()
+    limit = _limit(planner, 0.6)
+    wanted = Wanted(worse_s=1.000001 * planner.step_s)
+    self.assertIsNone(planner.sketched_s(limit, wanted))
+    self.assertIsNotNone(planner.sketched_s(limit))
+
+  def test_the_last_views_are_for_those_who_want_any_plan(self):
+    for wanted, views in (
+      (Wanted(is_any=False), VIEWS),
+      (ANYTHING, (*VIEWS, *LAST_VIEWS)),
+    ):
+      planner = _planner()
+      with mock.patch.object(
+        OrderedModule, "sketch", return_value=None
+      ) as sketch:
+        found = planner.find(_limit(planner, 0.6), wanted)
+      self.assertIsNone(found)
+      seen = dict.fromkeys(call.args[0].view for call in sketch.mock_calls)
+      self.assertEqual((*seen,), views)
+
+
+class SmallestTest(absltest.TestCase):
+  def test_what_is_small_without_edits_is_searched_first(self):
+    asked = []
+
+    def planner(total_bytes, smallest_bytes):
+      def find(useful_bytes):
+        asked.append((total_bytes, useful_bytes))
+        return smallest_bytes
+
+      return mock.Mock(
+        spec=LimitPlanner, total_bytes=total_bytes, smallest_bytes=find
+      )
+
+    planners = [planner(300, 150), planner(100, 90), planner(200, 80)]
+    self.assertEqual(smallest_program_bytes(planners), 80)
+    self.assertEqual(asked, [(100, None), (200, 90), (300, 80)])
+
+
+if __name__ == "__main__":
+  absltest.main()
