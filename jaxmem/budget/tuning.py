@@ -26,8 +26,8 @@ class SearchWork:
 
 
 _WORK: Mapping[Effort, SearchWork] = {
-  "fast": SearchWork(4, 0.3, 1.0),
-  "normal": SearchWork(6, 0.3, 2.0),
+  "fast": SearchWork(4, 0.1, 1.0),
+  "normal": SearchWork(6, 0.1, 2.0),
   "prove": SearchWork(24, 20.0, 60.0),
 }
 
