@@ -41,6 +41,7 @@ __all__ = [
 STEPS: dict[str, Callable[..., Step]] = {
   "burgers": later_steps.burgers,
   "conv_autoencoder": equinox_steps.conv_autoencoder,
+  "convnext": later_steps.convnext,
   "diffusion_unet": linen_steps.diffusion_unet,
   "gpt": linen_steps.gpt,
   "graph_network": later_steps.graph_network,
@@ -53,6 +54,8 @@ STEPS: dict[str, Callable[..., Step]] = {
   "perceiver": later_steps.perceiver,
   "sam_mlp": plain_steps.sam_mlp,
   "scanned_transformer": plain_steps.scanned_transformer,
+  "state_space": later_steps.state_space,
+  "translation": later_steps.translation,
 }
 
 

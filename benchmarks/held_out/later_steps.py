@@ -1,4 +1,7 @@
-"""Steps that were added when those before them had been looked at."""
+"""Steps that were added when those before them had been looked at.
+
+Each is written down after the ones above it were planned, and before it was.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -183,4 +186,191 @@ def burgers(policy: str | None = None) -> Step:
 
   return make_train_step(
     init, loss, optax.adam(1e-3), [floats(2048, 2), floats(256, 3)]
+  )
+
+
+def convnext(policy: str | None = None) -> Step:
+  """Builds 3 stages of 3 blocks, 48 to 192 wide, on 64 x 64 images; AdamW.
+
+  Liu et al., A ConvNet for the 2020s, 2022.
+  """
+  widths = (48, 96, 192)
+
+  def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
+    return jax.lax.conv_general_dilated(
+      x,
+      kernel,
+      (stride, stride),
+      "SAME",
+      dimension_numbers=("NHWC", "HWIO", "NHWC"),
+      feature_group_count=x.shape[-1] // kernel.shape[2],
+    )
+
+  def run_block(block: Params, x: jax.Array) -> jax.Array:
+    inner = _standardize(convolve(x, block["depthwise"])) @ block["inner"]
+    return x + block["scale"] * (jax.nn.gelu(inner) @ block["outer"])
+
+  def init(key: jax.Array) -> Params:
+    stages = []
+    for inputs, width in zip((3, *widths), widths, strict=False):
+      key, down_key, blocks_key = jax.random.split(key, 3)
+      shapes = {
+        "depthwise": (7, 7, 1, width),
+        "inner": (width, 4 * width),
+        "outer": (4 * width, width),
+        "scale": (1, width),
+      }
+      down = _layers(down_key, 1, {"down": (2, 2, inputs, width)})[0]
+      stages.append((down, _layers(blocks_key, 3, shapes)))
+    return stages, _layers(key, 1, {"head": (widths[-1], 10)})[0]
+
+  def loss(params: Params, x: jax.Array, labels: jax.Array) -> jax.Array:
+    stages, ends = params
+    run = checkpointed(run_block, policy)
+    for down, stage in stages:
+      x = _standardize(convolve(x, down["down"], stride=2))
+      for block in stage:
+        x = run(block, x)
+    return cross_entropy(x.mean((1, 2)) @ ends["head"], labels)
+
+  return make_train_step(
+    init,
+    loss,
+    optax.adamw(1e-3),
+    [floats(16, 64, 64, 3), integers(16)],
+    num_classes=10,
+  )
+
+
+def translation(policy: str | None = None) -> Step:
+  """Builds 3 layers that encode and 3 that decode, 192 wide; Adafactor.
+
+  Raffel et al., Exploring the Limits of Transfer Learning, 2020: gated linear
+  units, and biases of attention that are learned by distance.
+  """
+  width, num_heads, length = 192, 6, 128
+  attention = {name: (width, width) for name in ("query", "key", "value")}
+  reading = {f"{name}_read": shape for name, shape in attention.items()}
+  gated = {
+    "gate": (width, 2 * width),
+    "inner": (width, 2 * width),
+    "outer": (2 * width, width),
+  }
+  distances = jnp.arange(length)[:, None] - jnp.arange(length)
+
+  def attend(
+    layer: Params,
+    x: jax.Array,
+    read: jax.Array,
+    bias: jax.Array,
+    suffix: str = "",
+  ) -> jax.Array:
+    def heads(name: str, x: jax.Array) -> jax.Array:
+      return (x @ layer[name + suffix]).reshape(*x.shape[:2], num_heads, -1)
+
+    scores = jnp.einsum(
+      "bqhd,bkhd->bhqk", heads("query", x), heads("key", read)
+    )
+    weights = jax.nn.softmax(scores + bias)
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, heads("value", read))
+    return mixed.reshape(x.shape)
+
+  def feed_forward(layer: Params, x: jax.Array) -> jax.Array:
+    normal = _standardize(x)
+    gate = jax.nn.gelu(normal @ layer["gate"])
+    return x + (gate * (normal @ layer["inner"])) @ layer["outer"]
+
+  def encode(layer: Params, x: jax.Array, bias: jax.Array) -> jax.Array:
+    normal = _standardize(x)
+    return feed_forward(layer, x + attend(layer, normal, normal, bias))
+
+  def decode(
+    layer: Params, x: jax.Array, read: jax.Array, bias: jax.Array
+  ) -> jax.Array:
+    normal = _standardize(x)
+    x += attend(layer, normal, normal, bias)
+    x += attend(layer, _standardize(x), read, jnp.zeros(()), "_read")
+    return feed_forward(layer, x)
+
+  def init(key: jax.Array) -> Params:
+    keys = jax.random.split(key, 3)
+    ends = {
+      "embed": (2048, width),
+      "encoded_bias": (2 * length, num_heads),
+      "decoded_bias": (2 * length, num_heads),
+    }
+    return (
+      _layers(keys[0], 3, attention | gated),
+      _layers(keys[1], 3, attention | reading | gated),
+      _layers(keys[2], 1, ends)[0],
+    )
+
+  def loss(params: Params, source: jax.Array, target: jax.Array) -> jax.Array:
+    encoder, decoder, ends = params
+    bias = ends["encoded_bias"][distances + length].transpose(2, 0, 1)
+    x = ends["embed"][source]
+    for layer in encoder:
+      x = checkpointed(encode, policy)(layer, x, bias)
+    bias = ends["decoded_bias"][distances + length].transpose(2, 0, 1)
+    bias = jnp.where(distances >= 0, bias, -1e9)
+    y = ends["embed"][target[:, :-1]]
+    for layer in decoder:
+      y = checkpointed(decode, policy)(layer, y, x, bias)
+    return cross_entropy(y @ ends["embed"].T, target[:, 1:])
+
+  return make_train_step(
+    init,
+    loss,
+    optax.adafactor(1e-3),
+    [integers(8, length), integers(8, length + 1)],
+    num_classes=2048,
+  )
+
+
+def state_space(policy: str | None = None) -> Step:
+  """Builds 4 layers of gated linear recurrences, 192 wide; clipped AdamW.
+
+  De et al., Griffin: Mixing Gated Linear Recurrences, 2024. The recurrences run
+  along 256 tokens in parallel, by `jax.lax.associative_scan`.
+  """
+  width, num_tokens = 192, 512
+  shapes = {
+    "input": (width, width),
+    "decay": (width, width),
+    "gate": (width, width),
+    "outer": (width, width),
+    "wide": (width, 3 * width),
+    "narrow": (3 * width, width),
+  }
+
+  def run_after(first: Params, second: Params) -> Params:
+    return first[0] * second[0], first[1] * second[0] + second[1]
+
+  def run_layer(layer: Params, x: jax.Array) -> jax.Array:
+    normal = _standardize(x)
+    decay = jnp.exp(-jax.nn.softplus(normal @ layer["decay"]))
+    read = jnp.sqrt(1 - jnp.square(decay) + 1e-6) * (normal @ layer["input"])
+    _, states = jax.lax.associative_scan(run_after, (decay, read), axis=1)
+    x += (jax.nn.gelu(normal @ layer["gate"]) * states) @ layer["outer"]
+    return x + jax.nn.swish(_standardize(x) @ layer["wide"]) @ layer["narrow"]
+
+  def init(key: jax.Array) -> Params:
+    layers_key, key = jax.random.split(key)
+    ends = {"embed": (num_tokens, width)}
+    return _layers(layers_key, 4, shapes), _layers(key, 1, ends)[0]
+
+  def loss(params: Params, tokens: jax.Array) -> jax.Array:
+    layers, ends = params
+    run = checkpointed(run_layer, policy)
+    x = ends["embed"][tokens[:, :-1]]
+    for layer in layers:
+      x = run(layer, x)
+    return cross_entropy(x @ ends["embed"].T, tokens[:, 1:])
+
+  return make_train_step(
+    init,
+    loss,
+    optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
+    [integers(8, 257)],
+    num_classes=num_tokens,
   )
