@@ -242,6 +242,45 @@ def convnext(policy: str | None = None) -> Step:
   )
 
 
+def _attend(
+  layer: Params,
+  x: jax.Array,
+  read: jax.Array,
+  bias: jax.Array,
+  suffix: str = "",
+) -> jax.Array:
+  """Attention of x to what it reads, in six heads."""
+
+  def heads(name: str, x: jax.Array) -> jax.Array:
+    return (x @ layer[name + suffix]).reshape(*x.shape[:2], 6, -1)
+
+  scores = jnp.einsum("bqhd,bkhd->bhqk", heads("query", x), heads("key", read))
+  weights = jax.nn.softmax(scores + bias)
+  mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, heads("value", read))
+  return mixed.reshape(x.shape)
+
+
+def _feed_forward(layer: Params, x: jax.Array) -> jax.Array:
+  """Gated linear units."""
+  normal = _standardize(x)
+  gate = jax.nn.gelu(normal @ layer["gate"])
+  return x + (gate * (normal @ layer["inner"])) @ layer["outer"]
+
+
+def _encode(layer: Params, x: jax.Array, bias: jax.Array) -> jax.Array:
+  normal = _standardize(x)
+  return _feed_forward(layer, x + _attend(layer, normal, normal, bias))
+
+
+def _decode(
+  layer: Params, x: jax.Array, read: jax.Array, bias: jax.Array
+) -> jax.Array:
+  normal = _standardize(x)
+  x += _attend(layer, normal, normal, bias)
+  x += _attend(layer, _standardize(x), read, jnp.zeros(()), "_read")
+  return _feed_forward(layer, x)
+
+
 def translation(policy: str | None = None) -> Step:
   """Builds 3 layers that encode and 3 that decode, 192 wide; Adafactor.
 
@@ -257,40 +296,6 @@ def translation(policy: str | None = None) -> Step:
     "outer": (2 * width, width),
   }
   distances = jnp.arange(length)[:, None] - jnp.arange(length)
-
-  def attend(
-    layer: Params,
-    x: jax.Array,
-    read: jax.Array,
-    bias: jax.Array,
-    suffix: str = "",
-  ) -> jax.Array:
-    def heads(name: str, x: jax.Array) -> jax.Array:
-      return (x @ layer[name + suffix]).reshape(*x.shape[:2], num_heads, -1)
-
-    scores = jnp.einsum(
-      "bqhd,bkhd->bhqk", heads("query", x), heads("key", read)
-    )
-    weights = jax.nn.softmax(scores + bias)
-    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, heads("value", read))
-    return mixed.reshape(x.shape)
-
-  def feed_forward(layer: Params, x: jax.Array) -> jax.Array:
-    normal = _standardize(x)
-    gate = jax.nn.gelu(normal @ layer["gate"])
-    return x + (gate * (normal @ layer["inner"])) @ layer["outer"]
-
-  def encode(layer: Params, x: jax.Array, bias: jax.Array) -> jax.Array:
-    normal = _standardize(x)
-    return feed_forward(layer, x + attend(layer, normal, normal, bias))
-
-  def decode(
-    layer: Params, x: jax.Array, read: jax.Array, bias: jax.Array
-  ) -> jax.Array:
-    normal = _standardize(x)
-    x += attend(layer, normal, normal, bias)
-    x += attend(layer, _standardize(x), read, jnp.zeros(()), "_read")
-    return feed_forward(layer, x)
 
   def init(key: jax.Array) -> Params:
     keys = jax.random.split(key, 3)
@@ -310,12 +315,12 @@ def translation(policy: str | None = None) -> Step:
     bias = ends["encoded_bias"][distances + length].transpose(2, 0, 1)
     x = ends["embed"][source]
     for layer in encoder:
-      x = checkpointed(encode, policy)(layer, x, bias)
+      x = checkpointed(_encode, policy)(layer, x, bias)
     bias = ends["decoded_bias"][distances + length].transpose(2, 0, 1)
     bias = jnp.where(distances >= 0, bias, -1e9)
     y = ends["embed"][target[:, :-1]]
     for layer in decoder:
-      y = checkpointed(decode, policy)(layer, y, x, bias)
+      y = checkpointed(_decode, policy)(layer, y, x, bias)
     return cross_entropy(y @ ends["embed"].T, target[:, 1:])
 
   return make_train_step(
