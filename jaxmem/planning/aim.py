@@ -12,6 +12,8 @@ from jaxmem.planning.budget_problem import Slots
 View = tuple[Slots, Sharing]
 # These views are nearest to what XLA does.
 VIEWS: tuple[View, ...] = (("occupied", "heap"), ("free", "heap"))
+# Of these, the view that counts the fewest bytes.
+MOST_PROMISING_VIEW = VIEWS[-1]
 # These views are searched last: they count too few bytes, but sometimes find a
 # plan that XLA packs more tightly.
 LAST_VIEWS: tuple[View, ...] = (("occupied", "any"), ("free", "any"))

@@ -161,8 +161,8 @@ def _refined(ranked: Sequence[Fit], effort: Effort) -> Fit:
   events: dict[OrderedModule, set[Event]] = {}
   for sketch in ranked:
     events.setdefault(sketch.base, set()).update(sketch.events)
-  if ranked[0].base.num_steps > _TUNING.few_steps:
-    ranked = ranked[:1]
+  is_short = ranked[0].base.num_steps <= _TUNING.few_steps
+  ranked = ranked[: _TUNING.most_refined_sketches if is_short else 1]
   found: list[Fit] = []
   for sketch in ranked:
     if sketch.extra_s > _TUNING.refined_sketch_ratio * ranked[0].extra_s:

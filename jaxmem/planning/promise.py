@@ -11,7 +11,7 @@ import dataclasses
 import math
 
 from jaxmem.cost import Device
-from jaxmem.planning.aim import VIEWS
+from jaxmem.planning.aim import MOST_PROMISING_VIEW
 from jaxmem.planning.ordered_module import OrderedModule
 from jaxmem.planning.tuning import TUNING
 
@@ -90,4 +90,4 @@ def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:
 
 def _edits_seconds(base: OrderedModule, room_bytes: int) -> float:
   live_limit_bytes = int(_TUNING.estimated_live_share * room_bytes)
-  return min(base.estimate(view, live_limit_bytes) for view in VIEWS)
+  return base.estimate(MOST_PROMISING_VIEW, live_limit_bytes)
