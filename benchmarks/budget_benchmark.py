@@ -1,11 +1,12 @@
 """Bytes against estimated time: byte limits, and checkpoint policies by hand.
 
 For each step: a row for each limit (kind "plan"), for `jax.checkpoint` around
-each block under JAX's policies ("policy", transformers only), and for
-XLA's own rematerialisation under the same limits ("xla", GPUs only). Programs
-are compiled up to their schedule; bytes are predicted, unless --compile. With
---on_host=1, a step's second argument and result, its optimizer's state, wait
-in the host's memory.
+each block under JAX's policies ("policy", transformers only), for a plan with
+the bytes of each of these policies, beside what edits take at least ("match"),
+and for XLA's own rematerialisation under the same limits ("xla", GPUs only).
+Programs are compiled up to their schedule; bytes are predicted, unless
+--compile. With --on_host=1, a step's second argument and result, its
+optimizer's state, wait in the host's memory.
 
     python -m benchmarks.budget_benchmark --models=gpt2_small --batch=8 \
       --targets=h200 --temp_mb=5000,3000 --kind=plan --kind=policy \
@@ -56,7 +57,7 @@ _EFFORT = flags.DEFINE_enum(
 )
 _COMPILE = flags.DEFINE_bool("compile", False, "Compile plans, and measure.")
 _KINDS = flags.DEFINE_multi_enum(
-  "kind", ["plan"], ["plan", "policy", "xla"], "Kinds of rows."
+  "kind", ["plan"], ["plan", "policy", "match", "xla"], "Kinds of rows."
 )
 _ON_HOST = flags.DEFINE_list(
   "on_host", [], "Arguments and results that stay on the host: positions."
@@ -138,6 +139,8 @@ class _Case:
     if "policy" in _KINDS.value and self._model in _BUILDERS:
       for name, policy in _policies(self._platform).items():
         yield self._row("policy") | {"policy": name} | self._by_hand(policy)
+    if "match" in _KINDS.value and self._model in _BUILDERS:
+      yield from self._matches()
     if "xla" in _KINDS.value and self._platform == "cuda":
       for room in rooms:
         yield self._row("xla", room) | self._by_xla(room)
@@ -164,6 +167,45 @@ class _Case:
       "on_host": [*map(int, _ON_HOST.value)],
       "step_s": self._step_s,
       "versions": versions("jax", "jaxlib", "jaxmem"),
+    }
+
+  def _matches(self) -> Iterator[Row]:
+    """Yields what jaxmem makes of each policy's bytes, if there are fewer.
+
+    Beside it is what the fastest policy takes that needs no more bytes.
+    """
+    policies = _policies(self._platform).items()
+    by_hand = {name: self._by_hand(policy) for name, policy in policies}
+    for name, row in by_hand.items():
+      room = row["temp_bytes"]
+      if room < self._assignment.temp_bytes:
+        fitting = [r for r in by_hand.values() if r["temp_bytes"] <= room]
+        best_extra = min(r["schedule_extra"] for r in fitting)
+        yield {
+          **self._row("match", room),
+          "policy": name,
+          "policies_schedule_extra": best_extra,
+          **self._plan(room),
+          **self._least(room, best_extra),
+        }
+
+  def _least(self, room: int, most_extra: float) -> Row:
+    """Returns what no edits of the step as it is written go below.
+
+    Args:
+      room: Bytes of the temporaries.
+      most_extra: What is looked at, as a share of the step; the most that is
+        returned.
+    """
+    module = self._module(self._trace(self._step))
+    planner = self._request.planner(module, self._platform)
+    start_s = time.process_time()
+    least_s = planner.least_schedule_s(
+      planner.fixed_bytes + room, (1 + most_extra) * self._step_s
+    )
+    return {
+      "least_schedule_extra": round(least_s / self._step_s - 1, 5),
+      "least_s": round(time.process_time() - start_s, 1),
     }
 
   def _plan(self, room: int) -> Row:

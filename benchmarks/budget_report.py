@@ -26,15 +26,31 @@ _TITLES = (
   "planning s",
   "XLA s",
 )
+_MATCH_TITLES = (
+  "step",
+  "bytes of",
+  "limit MB",
+  "policies %",
+  "half %",
+  "jaxmem MB",
+  "jaxmem %",
+  "edits, at least %",
+  "bound s",
+  "planning s",
+  "XLA s",
+)
 
 
 def main(argv: list[str]) -> None:
   """Fills the page."""
   del argv
   rows = [r for r in page.read_rows("budget.jsonl") if not r.get("on_host")]
+  matches = [r for r in rows if r["kind"] == "match"]
+  rows = [r for r in rows if r["kind"] != "match"]
   steps = dict.fromkeys(map(_step, rows))
   text = "\n".join(_part([r for r in rows if _step(r) == s]) for s in steps)
-  page.fill("budget.md", {"tables": text}, {})
+  half = page.table(_MATCH_TITLES, map(_match_cells, matches))
+  page.fill("budget.md", {"tables": text, "half": half}, {})
 
 
 def _step(row: page.Row) -> tuple[str, int, str]:
@@ -67,13 +83,36 @@ def _cells(row: page.Row) -> list[str]:
   else:
     found = [
       _megabytes(row["temp_bytes"]),
-      f"{100 * row['extra']:.1f}" if "extra" in row else "",
-      f"{100 * row['schedule_extra']:.1f}",
+      _percent(row["extra"]) if "extra" in row else "",
+      _percent(row["schedule_extra"]),
       *(_count(row, k) for k in ("recomputed", "offloaded", "dropped")),
       str(row.get("first_plan_s", "")),
     ]
   times = [str(row.get(k, "")) for k in ("planning_s", "compile_s")]
   return [*cells, *found, *times]
+
+
+def _match_cells(row: page.Row) -> list[str]:
+  policies = row["policies_schedule_extra"]
+  found = ["none found", ""]
+  if "error" not in row:
+    found = [_megabytes(row["temp_bytes"]), _percent(row["schedule_extra"])]
+  return [
+    f"`{row['model']}`, {row['target']}",
+    f"`{row['policy']}`",
+    _megabytes(row["limit_temp_bytes"]),
+    _percent(policies),
+    _percent(policies / 2) if policies > 0 else "",
+    *found,
+    _percent(row["least_schedule_extra"]),
+    str(row["least_s"]),
+    str(row["planning_s"]),
+    str(row["compile_s"]),
+  ]
+
+
+def _percent(share: float) -> str:
+  return f"{100 * share:.1f}"
 
 
 def _name(row: page.Row) -> str:

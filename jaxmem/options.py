@@ -13,8 +13,8 @@ class Options:
   Attributes:
     effort: "fast" for a few search passes, and under a limit the cheapest of
       the first plans that fit; "normal", which looks for cheaper ones; or
-      "prove" to spend up to minutes on proving orders optimal. Work is counted,
-      never clocked.
+      "prove" to spend up to minutes on proving orders optimal, and on bounding
+      what a limit takes. Work is counted, never clocked.
     min_gain: Fraction of XLA's temporary bytes that a new order must save;
       otherwise XLA's own order is kept, since any change of order can cost
       time.

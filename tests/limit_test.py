@@ -88,6 +88,27 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual(_budget(plan).extra, 0)
     self.assertIn("without recomputing", str(plan))
 
+  def test_the_most_effort_bounds_what_the_limit_takes(self):
+    options = Options(effort="prove")
+    limit = _limit(0.8)
+    plan = jaxmem.plan(
+      _step,
+      *_arguments(),
+      memory_limit=limit,
+      options=options,
+      donate_argnums=0,
+    )
+    budget = _budget(plan)
+    assert budget.least_schedule_s is not None
+    self.assertBetween(budget.least_schedule_s, 0.0, budget.schedule_s)
+    # Only with edits does it fit, and they cannot be had for nothing.
+    self.assertGreater(budget.num_recomputed + budget.num_dropped, 0)
+    self.assertRegex(str(plan), r"and at least [+-]\d+\.\d % with any edits")
+    self.assertEqual(jaxmem.Plan.from_json(plan.to_json()), plan)
+    quick = _plan(limit)
+    self.assertIsNone(_budget(quick).least_schedule_s)
+    self.assertNotIn("with any edits", str(quick))
+
   @pytest.mark.slow
   def test_a_larger_limit_costs_no_more(self):
     plans = [_plan(_limit(f)) for f in (0.7, 0.8, 0.9, 1.0)]

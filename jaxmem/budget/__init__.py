@@ -6,6 +6,7 @@ from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Event
+from jaxmem.budget.seconds_bound import least_seconds
 from jaxmem.budget.tuning import Effort
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
   "Step",
   "StoredValue",
   "Unit",
+  "least_seconds",
   "lower_bound",
 ]

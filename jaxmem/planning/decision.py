@@ -78,6 +78,20 @@ class ModulePlan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EditBound:
+  """What no edits of a module under a byte limit go below.
+
+  Attributes:
+    temp_bytes: Temporaries, whatever the limit is.
+    schedule_s: Seconds of a schedule that fits the limit; None unless effort
+      "prove" asks for it.
+  """
+
+  temp_bytes: int
+  schedule_s: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LimitPlan:
   """What was decided for a module under a byte limit.
 
@@ -90,8 +104,8 @@ class LimitPlan:
     limit_bytes: Most bytes of the whole program.
     fixed_bytes: Bytes of arguments and outputs.
     planned_bytes: Predicted temporaries.
-    lower_bound_bytes: No plan with edits of this kind, on any order that was
-      tried, needs fewer temporaries.
+    bound: What no plan with edits of this kind, on any order that was tried,
+      goes below.
     step_s: Estimated seconds of the step without edits.
     extra_s: Estimated seconds that the edits add.
     schedule_s: Estimated seconds of all that the planned schedule runs, and of
@@ -109,7 +123,7 @@ class LimitPlan:
   limit_bytes: int
   fixed_bytes: int
   planned_bytes: int
-  lower_bound_bytes: int
+  bound: EditBound
   step_s: float
   extra_s: float
   schedule_s: float
@@ -120,6 +134,11 @@ class LimitPlan:
   def platform(self) -> str:
     """What the module was compiled for: "cpu" or "cuda"."""
     return self.base.platform
+
+  @property
+  def lower_bound_bytes(self) -> int:
+    """Temporaries that no edits, on any order that was tried, go below."""
+    return self.bound.temp_bytes
 
   @property
   def is_changed(self) -> bool:

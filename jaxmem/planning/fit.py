@@ -24,7 +24,7 @@ from jaxmem.errors import InfeasibleError, name_buffers
 from jaxmem.options import Options
 from jaxmem.planning.aim import ANYTHING, VIEWS, Wanted
 from jaxmem.planning.collector import paused_collector
-from jaxmem.planning.decision import LimitPlan, PlannedModule
+from jaxmem.planning.decision import EditBound, LimitPlan, PlannedModule
 from jaxmem.planning.edit_search import EditSearch
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
@@ -284,6 +284,9 @@ class LimitPlanner:
       rates = self._device.rates
       schedule_s = cost.step_time(module, rates).seconds
       schedule_s += self._device.mapping_s(planned_bytes)
+      least_schedule_s = None
+      if self._options.effort == "prove" and not self.own.collective_s:
+        least_schedule_s = self.least_schedule_s(limit_bytes, schedule_s)
     decision = LimitPlan(
       base=base.planned.decision,
       edits=best.edits,
@@ -291,7 +294,9 @@ class LimitPlanner:
       limit_bytes=limit_bytes,
       fixed_bytes=base.fixed_bytes,
       planned_bytes=planned_bytes,
-      lower_bound_bytes=min(planned_bytes, bound),
+      bound=EditBound(
+        temp_bytes=min(planned_bytes, bound), schedule_s=least_schedule_s
+      ),
       step_s=self.step_s if self.own.collective_s else base.step_s,
       extra_s=best.extra_s,
       schedule_s=schedule_s,
@@ -301,6 +306,27 @@ class LimitPlanner:
     return PlannedModule(
       given=base.planned.given, module=module, decision=decision
     )
+
+  def least_schedule_s(self, limit_bytes: int, most_s: float) -> float:
+    """Returns seconds that no schedule that edits make fit a limit is below.
+
+    On the orders that were tried, mapping its temporaries included.
+
+    Args:
+      limit_bytes: Most bytes of arguments, outputs and temporaries.
+      most_s: Schedules that take longer are not looked at; the most that is
+        returned.
+    """
+    room = limit_bytes - self.fixed_bytes
+    mapping_s = self._device.mapping_s(
+      self._search.least_base().bound.num_bytes
+    )
+
+    def least_s(base: OrderedModule) -> float:
+      left_s = max(0.0, most_s - mapping_s - base.step_s)
+      return base.step_s + base.least_extra_s(room, left_s) + mapping_s
+
+    return min(most_s, *map(least_s, self._search.bases()))
 
   def time(self, planned: PlannedModule[LimitPlan]) -> cost.StepTime:
     """Estimates what the schedule of a plan takes."""

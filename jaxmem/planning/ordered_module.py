@@ -23,6 +23,7 @@ from jaxmem.budget import (
   Event,
   OffloadRates,
   Start,
+  least_seconds,
   lower_bound,
 )
 from jaxmem.cost import has_transfers
@@ -174,6 +175,17 @@ class OrderedModule:
     found = lower_bound.unavoidable_bytes(problem, with_host=self.has_link)
     num_bytes = max(0, found.num_bytes - problem.slot_bytes)
     return dataclasses.replace(found, num_bytes=num_bytes)
+
+  def least_extra_s(self, room_bytes: int, most_s: float) -> float:
+    """Returns seconds that all edits for a room add; at most `most_s`.
+
+    Args:
+      room_bytes: Most bytes of temporaries.
+      most_s: See `least_seconds`.
+    """
+    problem = self.problem(LOWEST_VIEW)
+    limit = room_bytes + problem.slot_bytes
+    return least_seconds(problem, limit, self._link, most_s)
 
   def needed(self, values: Sequence[int]) -> Iterator[NeededBuffer]:
     """Describes values."""

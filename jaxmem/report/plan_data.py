@@ -94,6 +94,9 @@ class Budget:
       it, too: copies that are gone, originals that nobody reads any more, what
       XLA fuses otherwise, waiting for the host. Both count what mapping the
       temporaries takes on a CPU.
+    least_schedule_s: No edits of the same version of the step, on the orders
+      that were tried, make a schedule that takes less; None unless effort
+      "prove" asks for it.
     edits: What each thing that was done for the limit saves, and takes. They
       add up: to the temporaries that the plan saves of XLA's own, and to the
       seconds that its schedule takes more.
@@ -109,6 +112,7 @@ class Budget:
   extra_s: float
   written_s: float
   schedule_s: float
+  least_schedule_s: float | None = None
   edits: tuple[EditCost, ...] = dataclasses.field(default=(), repr=False)
 
   @property

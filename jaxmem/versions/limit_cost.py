@@ -33,6 +33,7 @@ def budget_of(plan: LimitPlan, version: Version, written_s: float) -> Budget:
     extra_s=plan.extra_s + version.extra_s,
     written_s=written_s,
     schedule_s=plan.schedule_s,
+    least_schedule_s=plan.bound.schedule_s,
   )
 
 

@@ -8,20 +8,6 @@ from jaxmem.budget import greedy, offload
 from jaxmem.budget.chooser import Chooser
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.profile import Profile, Transfer
-from jaxmem.rewrite.edits import Value
-
-
-def _movable(problem):
-  """Lets every value but results and those of the start go to the host."""
-  return dataclasses.replace(
-    problem,
-    values=tuple(
-      dataclasses.replace(v, moves_as=Value(instruction=1000 + n))
-      if v.producer is not None and not v.is_result
-      else v
-      for n, v in enumerate(problem.values)
-    ),
-  )
 
 
 def _rates(bytes_per_s):
@@ -35,7 +21,7 @@ class ScheduleTest(absltest.TestCase):
     super().setUp()
     # Eight steps of one second, values of 10 bytes; a0 is made by step 0 and
     # read by steps 1 and 7, a1 by step 1 and read by steps 2 and 6.
-    self.problem = _movable(budget_problems.chain(4))
+    self.problem = budget_problems.movable(budget_problems.chain(4))
 
   def _schedule(self, bytes_per_s, most=8):
     ranked, _ = offload.candidates(self.problem, 30)
@@ -110,7 +96,7 @@ def _choose(problem, limit_bytes, rates):
 
 class ChooseTest(parameterized.TestCase):
   def test_a_hidden_copy_costs_nothing(self):
-    problem = _movable(budget_problems.chain(4))
+    problem = budget_problems.movable(budget_problems.chain(4))
     choice = _choose(problem, 40, _rates(10.0))
     self.assertEqual(choice.extra_s, 0.0)
     self.assertLen(choice.edits.offloads, 1)
@@ -121,7 +107,7 @@ class ChooseTest(parameterized.TestCase):
 
   @parameterized.parameters((0.25, 0.25, 1), (1.5, 1.0, 0))
   def test_a_copy_costs_its_start(self, move_seconds, extra_s, num_moves):
-    problem = _movable(budget_problems.chain(4))
+    problem = budget_problems.movable(budget_problems.chain(4))
     problem = dataclasses.replace(problem, move_seconds=move_seconds)
     choice = _choose(problem, 40, _rates(10.0))
     self.assertEqual(choice.extra_s, extra_s)
@@ -129,7 +115,9 @@ class ChooseTest(parameterized.TestCase):
 
   @parameterized.parameters(range(20))
   def test_never_costs_more_than_recomputes_alone(self, seed):
-    problem = _movable(budget_problems.random_problem(seed, num_steps=9))
+    problem = budget_problems.movable(
+      budget_problems.random_problem(seed, num_steps=9)
+    )
     problem = dataclasses.replace(problem, move_seconds=0.2)
     peak = Profile(problem).peak_bytes
     for limit in (int(0.9 * peak), int(0.75 * peak), int(0.6 * peak)):

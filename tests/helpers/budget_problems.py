@@ -1,5 +1,6 @@
 """Small problems of recompute choice, by hand and at random."""
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
@@ -212,6 +213,19 @@ def _units(
         ),
         shares=tuple(p for p in shares[step] if p[1] in group),
       )
+
+
+def movable(problem: BudgetProblem) -> BudgetProblem:
+  """Lets every value but results and those of the start go to the host."""
+  return dataclasses.replace(
+    problem,
+    values=tuple(
+      dataclasses.replace(v, moves_as=Value(instruction=1000 + n))
+      if v.producer is not None and not v.is_result
+      else v
+      for n, v in enumerate(problem.values)
+    ),
+  )
 
 
 def every_event(problem: BudgetProblem) -> list[Event]:

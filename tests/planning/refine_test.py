@@ -6,11 +6,11 @@ from unittest import mock
 import budget_problems
 import budget_validate
 import residual_step
-import seconds_bound
 from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import Options, cost
+from jaxmem.budget import seconds_bound
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile
 from jaxmem.planning import refine
@@ -32,7 +32,7 @@ def _bound(base, room):
   for view in VIEWS:
     problem = base.problem(view)
     limit = room + problem.slot_bytes
-    found.append(seconds_bound.seconds(problem, limit))
+    found.append(seconds_bound.least_seconds(problem, limit))
   return min(found)
 
 
@@ -71,6 +71,9 @@ class RealStepTest(parameterized.TestCase):
     self.assertGreater(bound, 0.02 * plan.step_s)
     self.assertLessEqual(plan.extra_s, 1.1 * bound)
     self.assertLess(plan.first_s, plan.seconds)
+    least_s = planner.least_schedule_s(limit, plan.schedule_s)
+    self.assertGreater(least_s, plan.step_s)
+    self.assertLessEqual(least_s, plan.schedule_s)
     # Nothing is gained by temporaries that are more than what is live.
     chooser = planner._planned.chooser(VIEWS[1], "fast", False)
     choice = chooser.search(room, chooser.gather(room))
