@@ -64,7 +64,8 @@ def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:
     return _TUNING.sure_mapping_share * saved_s >= least_s
 
   best = promised(room_bytes)
-  if best.edits_s in (0.0, math.inf) or not best.mapping_s:
+  fits = needed_bytes <= room_bytes
+  if fits or best.edits_s == math.inf or not best.mapping_s:
     return best
   least_bytes = base.bound.num_bytes
   lower = [int(share * needed_bytes) for share in _TUNING.lower_room_shares]

@@ -41,9 +41,10 @@ class PromiseTest(parameterized.TestCase):
     self.assertEqual((made.room_bytes, made.edits_s), (900 * _MB, 0.0))
     self.assertEqual(made.mapping_s, _CPU.mapping_s(800 * _MB))
 
-  def test_cheap_edits_go_as_far_as_they_save(self):
+  @parameterized.parameters(0.0, 1e-9)
+  def test_cheap_edits_go_as_far_as_they_save(self, cheap_s):
     # Free until half is left, and beyond everything after that.
-    base = _base(800 * _MB, lambda room: 1e-9 if room >= 400 * _MB else 1.0)
+    base = _base(800 * _MB, lambda room: cheap_s if room >= 400 * _MB else 1.0)
     made = promise(base, _CPU, 750 * _MB)
     self.assertEqual(made.room_bytes, 400 * _MB)
     self.assertEqual(made.mapping_s, _CPU.mapping_s(400 * _MB))
