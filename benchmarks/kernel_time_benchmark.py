@@ -146,7 +146,7 @@ def _kinds(module: Module, events: dict[str, list[float]]) -> dict[str, _Kind]:
       continue
     flops = flop_counter.count(instruction)
     times = len(taken) / _RUNS.value
-    kind = kinds[_kind(flops, traffic.strided(instruction))]
+    kind = kinds[_kind(flops, traffic.strided(instruction).num_bytes)]
     kind.kernels += times
     kind.measured_s += times * statistics.median(taken)
     kind.estimated_s += times * seconds[instruction.id]

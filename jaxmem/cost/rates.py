@@ -44,6 +44,8 @@ class Efficiency:
       same.
     strided: Bytes that are read across the order in which an array lies, of
       what is reached of the memory rate.
+    lost: The same, where lines leave the cache before all of them is read (see
+      `StridedReads`).
   """
 
   flops: float = 0.7
@@ -52,6 +54,7 @@ class Efficiency:
   transcendental: float = 0.1
   looped: float = 1.0
   strided: float = 1.0
+  lost: float = 1.0
 
   def __post_init__(self):
     for field in dataclasses.fields(self):
@@ -167,7 +170,12 @@ CPU = Rates(
   launch_s=1.5e-6,
   float32_products="fp32",
   efficiency=Efficiency(
-    flops=1.0, memory=1.0, transcendental=1 / 150, looped=1 / 170, strided=0.2
+    flops=1.0,
+    memory=1.0,
+    transcendental=1 / 150,
+    looped=1 / 170,
+    strided=0.2,
+    lost=0.07,
   ),
 )
 

@@ -92,5 +92,6 @@ class _Roofline:
     num_bytes = self._traffic.count(instruction)
     if efficiency.strided < 1:
       strided = self._traffic.strided(instruction)
-      num_bytes += strided / efficiency.strided - strided
+      reached = efficiency.lost if strided.is_lost else efficiency.strided
+      num_bytes += strided.num_bytes / reached - strided.num_bytes
     return self._rates.seconds(products, scalar, num_bytes)

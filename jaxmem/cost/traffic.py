@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable, Mapping
 
 from jaxmem_hlo.buffers import aliasing
 from jaxmem_hlo.module import (
@@ -16,7 +16,26 @@ from jaxmem_hlo.module import (
 )
 from jaxmem_hlo.proto import hlo_pb2
 
+from jaxmem.cost import strides
+
 _TRANSPARENT = frozenset({"bitcast", "reshape", "convert", "copy"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StridedReads:
+  """What an instruction reads across the order in which an array lies.
+
+  Attributes:
+    num_bytes: How much.
+    is_lost: Whether a CPU reads each line again for each of its elements, since
+      it has left the cache by then.
+  """
+
+  num_bytes: float
+  is_lost: bool
+
+
+_NOT_STRIDED = StridedReads(0.0, is_lost=False)
 
 
 class TrafficCounter:
@@ -42,21 +61,29 @@ class TrafficCounter:
       return 0.0
     return self._read(instruction) + self._written(instruction)
 
-  def strided(self, instruction: Instruction) -> float:
-    """Returns the bytes that are read across the order in which they lie.
+  def strided(self, instruction: Instruction) -> StridedReads:
+    """Returns what is read across the order in which it lies.
 
-    They are those that a transposition, or a copy to another layout, is made of
-    within an instruction, if neighbours in its result are none in its operand.
+    That is what a transposition, or a copy to another layout, is made of within
+    an instruction, if neighbours in its result are none in its operand.
     """
     by_id = instruction.computation.by_id
     if instruction.opcode != "fusion":
-      if not _turns(instruction, by_id):
-        return 0.0
-      return array_bytes(instruction.shape)
+      if not strides.turns(instruction, by_id):
+        return _NOT_STRIDED
+      return StridedReads(array_bytes(instruction.shape), is_lost=False)
     body = self._module.by_id[instruction.callees[0]]
-    turned = [i for i in body.instructions if _turns(i, body.by_id)]
-    read = {p.id for p in body.parameters} & _made_of(body, turned)
-    return sum(self._read_of(body, body.by_id[p]) for p in sorted(read))
+    turned = [i for i in body.instructions if strides.turns(i, body.by_id)]
+    if not turned:
+      return _NOT_STRIDED
+    read = {p.id for p in body.parameters} & strides.made_of(body, turned)
+    num_bytes = sum(self._read_of(body, body.by_id[p]) for p in sorted(read))
+    largest = max(turned, key=lambda i: array_bytes(i.shape))
+    num_arrays = num_bytes / max(1.0, array_bytes(largest.shape))
+    is_lost = not strides.is_tiled(body) and strides.leaves_cache(
+      largest, body.by_id, num_arrays
+    )
+    return StridedReads(num_bytes, is_lost)
 
   def _read(self, instruction: Instruction) -> float:
     total = 0.0
@@ -132,37 +159,6 @@ class TrafficCounter:
     if writer.opcode in ("dynamic-update-slice", "scatter"):
       return self._changed(writer)
     return array_bytes(output.shape)
-
-
-def _turns(instruction: Instruction, by_id: Mapping[int, Instruction]) -> bool:
-  """Whether neighbours in a result are none in the operand."""
-  if instruction.opcode not in ("copy", "transpose"):
-    return False
-  result, given = instruction.shape, by_id[instruction.operands[0]].shape
-  nearest = _nearest(result)
-  if nearest is not None and instruction.opcode == "transpose":
-    nearest = instruction.proto.dimensions[nearest]
-  return nearest != _nearest(given)
-
-
-def _nearest(shape: hlo_pb2.Shape) -> int | None:
-  """Returns the dimension along which neighbours lie; None of one element."""
-  for dimension in shape.layout.minor_to_major:
-    if shape.dimensions[dimension] > 1:
-      return dimension
-  return None
-
-
-def _made_of(body: Computation, of: Iterable[Instruction]) -> set[int]:
-  """Returns ids of all that some instructions are computed from."""
-  found: set[int] = set()
-  waiting = [o for i in of for o in i.operands]
-  while waiting:
-    operand = waiting.pop()
-    if operand not in found:
-      found.add(operand)
-      waiting.extend(body.by_id[operand].operands)
-  return found
 
 
 def is_free(instruction: Instruction) -> bool:

@@ -86,9 +86,10 @@ class TrafficTest(parameterized.TestCase):
     main.tuple(alone)
     module = builder.module(main)
     traffic = cost.TrafficCounter(module)
-    self.assertEqual(traffic.strided(named(module, "fused")), expected)
-    self.assertEqual(traffic.strided(named(module, "alone")), expected)
-    self.assertEqual(traffic.strided(module.entry.root), 0)
+    for name in ("fused", "alone"):
+      strided = traffic.strided(named(module, name))
+      self.assertEqual((strided.num_bytes, strided.is_lost), (expected, False))
+    self.assertEqual(traffic.strided(module.entry.root).num_bytes, 0)
     # 3 x 480 bytes at 10 a second; reading across rows takes twice as long.
     seconds = cost.instruction_seconds(module, _RATES)
     self.assertAlmostEqual(
@@ -104,8 +105,45 @@ class TrafficTest(parameterized.TestCase):
     main.op("copy", turned, x, name="turned")
     main.op("copy", same, x, name="same")
     traffic = cost.TrafficCounter(module := builder.module(main))
-    self.assertEqual(traffic.strided(named(module, "turned")), 80)
-    self.assertEqual(traffic.strided(named(module, "same")), 0)
+    self.assertEqual(traffic.strided(named(module, "turned")).num_bytes, 80)
+    self.assertEqual(traffic.strided(named(module, "same")).num_bytes, 0)
+
+  @parameterized.parameters(
+    # 16 lines, or more, of 512 sets: of 8192, as many as fit, and one too many.
+    (8192, 192, 1, True),
+    (8200, 192, 1, True, True),
+    # Lines that are next to each other use all sets.
+    (8200, 16, 1, True),
+    (32784, 16, 1, True, True),
+    # Twice as many are read.
+    (4104, 192, 2, True, True),
+    # Eight columns are in one line.
+    (65536, 8, 1, True),
+    # Without a broadcast XLA goes through it by tiles.
+    (8200, 192, 1, False),
+  )
+  def test_loops_lose_lines(
+    self, num_rows, num_columns, num_arrays, has_broadcast, expected=False
+  ):
+    given, turned = f32(num_rows, num_columns), f32(num_columns, num_rows)
+    builder = tiny_hlo.Builder()
+    body = builder.fusion("body")
+    value = body.parameter(given)
+    for _ in range(1, num_arrays):
+      value = body.op("add", given, value, body.parameter(given))
+    if has_broadcast:
+      one = body.op("constant", f32())
+      value = body.op("add", given, value, body.op("broadcast", given, one))
+    body.op("transpose", turned, value, dimensions=(1, 0))
+    main = builder.computation("main")
+    operands = [main.parameter(given) for _ in range(num_arrays)]
+    main.op("fusion", turned, *operands, calls=(body,), name="fused")
+    module = builder.module(main)
+    strided = cost.TrafficCounter(module).strided(named(module, "fused"))
+    num_bytes = 4 * num_rows * num_columns * num_arrays
+    self.assertEqual(
+      (strided.num_bytes, strided.is_lost), (num_bytes, expected)
+    )
 
   def test_renaming_is_free(self):
     builder = tiny_hlo.Builder()
