@@ -14,6 +14,7 @@ from benchmarks.held_out import (
   equinox_steps,
   keras_steps,
   later_steps,
+  latest_steps,
   linen_steps,
   plain_steps,
 )
@@ -42,6 +43,7 @@ STEPS: dict[str, Callable[..., Step]] = {
   "burgers": later_steps.burgers,
   "conv_autoencoder": equinox_steps.conv_autoencoder,
   "convnext": later_steps.convnext,
+  "dilated_convolutions": latest_steps.dilated_convolutions,
   "diffusion_unet": linen_steps.diffusion_unet,
   "gpt": linen_steps.gpt,
   "graph_network": later_steps.graph_network,
@@ -54,6 +56,7 @@ STEPS: dict[str, Callable[..., Step]] = {
   "perceiver": later_steps.perceiver,
   "sam_mlp": plain_steps.sam_mlp,
   "scanned_transformer": plain_steps.scanned_transformer,
+  "shifted_windows": latest_steps.shifted_windows,
   "state_space": later_steps.state_space,
   "translation": later_steps.translation,
 }

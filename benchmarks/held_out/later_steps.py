@@ -3,7 +3,6 @@
 Each is written down after the ones above it were planned, and before it was.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,31 +16,11 @@ from benchmarks.held_out.step import (
   floats,
   integers,
   make_train_step,
+  normal_layers,
+  standardize,
 )
 
 Params = Any
-
-
-def _layers(
-  key: jax.Array, number: int, shapes: Mapping[str, tuple[int, ...]]
-) -> list[Params]:
-  """Returns so many layers of normal arrays that keep the size of numbers."""
-  initializer = jax.nn.initializers.lecun_normal()
-  return [
-    {
-      name: initializer(each, shape)
-      for each, (name, shape) in zip(
-        jax.random.split(layer_key, len(shapes)), shapes.items(), strict=True
-      )
-    }
-    for layer_key in jax.random.split(key, number)
-  ]
-
-
-def _standardize(x: jax.Array) -> jax.Array:
-  centred = x - x.mean(-1, keepdims=True)
-  variance = jnp.square(centred).mean(-1, keepdims=True)
-  return centred * jax.lax.rsqrt(variance + 1e-6)
 
 
 def perceiver(policy: str | None = None) -> Step:
@@ -71,21 +50,21 @@ def perceiver(policy: str | None = None) -> Step:
   def run_layer(
     layer: Params, latents: jax.Array, inputs: jax.Array
   ) -> jax.Array:
-    latents += attend(layer, "read", _standardize(latents), inputs)
-    normal = _standardize(latents)
+    latents += attend(layer, "read", standardize(latents), inputs)
+    normal = standardize(latents)
     latents += attend(layer, "mix", normal, normal)
-    inner = jax.nn.gelu(_standardize(latents) @ layer["inner"])
+    inner = jax.nn.gelu(standardize(latents) @ layer["inner"])
     return latents + inner @ layer["outer"]
 
   def init(key: jax.Array) -> Params:
     layers_key, key = jax.random.split(key)
     ends = {"latents": (64, width), "embed": (48, width), "head": (width, 10)}
-    return _layers(layers_key, 4, shapes), _layers(key, 1, ends)[0]
+    return normal_layers(layers_key, 4, shapes), normal_layers(key, 1, ends)[0]
 
   def loss(params: Params, x: jax.Array, labels: jax.Array) -> jax.Array:
     layers, ends = params
     run = checkpointed(run_layer, policy)
-    inputs = _standardize(x @ ends["embed"])
+    inputs = standardize(x @ ends["embed"])
     latents = jnp.broadcast_to(ends["latents"], (len(x), 64, width))
     for layer in layers:
       latents = run(layer, latents, inputs)
@@ -115,17 +94,17 @@ def graph_network(policy: str | None = None) -> Step:
     nodes, edges = graph
     senders, receivers = ends
     both = jnp.concatenate([nodes[senders], nodes[receivers], edges], -1)
-    edges = _standardize(
+    edges = standardize(
       edges + jax.nn.swish(both @ layer["message"]) @ layer["edge"]
     )
     received = jax.ops.segment_sum(edges, receivers, num_nodes)
     change = jnp.concatenate([nodes, received], -1) @ layer["node"]
-    return _standardize(nodes + jax.nn.swish(change)), edges
+    return standardize(nodes + jax.nn.swish(change)), edges
 
   def init(key: jax.Array) -> Params:
     layers_key, key = jax.random.split(key)
     ends = {"nodes": (16, width), "edges": (4, width), "head": (width, 1)}
-    return _layers(layers_key, 5, shapes), _layers(key, 1, ends)[0]
+    return normal_layers(layers_key, 5, shapes), normal_layers(key, 1, ends)[0]
 
   def loss(
     params: Params, x: jax.Array, lengths: jax.Array, ends: jax.Array
@@ -160,8 +139,8 @@ def burgers(policy: str | None = None) -> Step:
   def init(key: jax.Array) -> Params:
     layers_key, key = jax.random.split(key)
     ends = {"first": (2, width), "last": (width, 1)}
-    layers = _layers(layers_key, 6, {"inner": (width, width)})
-    return layers, _layers(key, 1, ends)[0]
+    layers = normal_layers(layers_key, 6, {"inner": (width, width)})
+    return layers, normal_layers(key, 1, ends)[0]
 
   def loss(params: Params, points: jax.Array, known: jax.Array) -> jax.Array:
     layers, ends = params
@@ -207,7 +186,7 @@ def convnext(policy: str | None = None) -> Step:
     )
 
   def run_block(block: Params, x: jax.Array) -> jax.Array:
-    inner = _standardize(convolve(x, block["depthwise"])) @ block["inner"]
+    inner = standardize(convolve(x, block["depthwise"])) @ block["inner"]
     return x + block["scale"] * (jax.nn.gelu(inner) @ block["outer"])
 
   def init(key: jax.Array) -> Params:
@@ -220,15 +199,15 @@ def convnext(policy: str | None = None) -> Step:
         "outer": (4 * width, width),
         "scale": (1, width),
       }
-      down = _layers(down_key, 1, {"down": (2, 2, inputs, width)})[0]
-      stages.append((down, _layers(blocks_key, 3, shapes)))
-    return stages, _layers(key, 1, {"head": (widths[-1], 10)})[0]
+      down = normal_layers(down_key, 1, {"down": (2, 2, inputs, width)})[0]
+      stages.append((down, normal_layers(blocks_key, 3, shapes)))
+    return stages, normal_layers(key, 1, {"head": (widths[-1], 10)})[0]
 
   def loss(params: Params, x: jax.Array, labels: jax.Array) -> jax.Array:
     stages, ends = params
     run = checkpointed(run_block, policy)
     for down, stage in stages:
-      x = _standardize(convolve(x, down["down"], stride=2))
+      x = standardize(convolve(x, down["down"], stride=2))
       for block in stage:
         x = run(block, x)
     return cross_entropy(x.mean((1, 2)) @ ends["head"], labels)
@@ -262,22 +241,22 @@ def _attend(
 
 def _feed_forward(layer: Params, x: jax.Array) -> jax.Array:
   """Gated linear units."""
-  normal = _standardize(x)
+  normal = standardize(x)
   gate = jax.nn.gelu(normal @ layer["gate"])
   return x + (gate * (normal @ layer["inner"])) @ layer["outer"]
 
 
 def _encode(layer: Params, x: jax.Array, bias: jax.Array) -> jax.Array:
-  normal = _standardize(x)
+  normal = standardize(x)
   return _feed_forward(layer, x + _attend(layer, normal, normal, bias))
 
 
 def _decode(
   layer: Params, x: jax.Array, read: jax.Array, bias: jax.Array
 ) -> jax.Array:
-  normal = _standardize(x)
+  normal = standardize(x)
   x += _attend(layer, normal, normal, bias)
-  x += _attend(layer, _standardize(x), read, jnp.zeros(()), "_read")
+  x += _attend(layer, standardize(x), read, jnp.zeros(()), "_read")
   return _feed_forward(layer, x)
 
 
@@ -305,9 +284,9 @@ def translation(policy: str | None = None) -> Step:
       "decoded_bias": (2 * length, num_heads),
     }
     return (
-      _layers(keys[0], 3, attention | gated),
-      _layers(keys[1], 3, attention | reading | gated),
-      _layers(keys[2], 1, ends)[0],
+      normal_layers(keys[0], 3, attention | gated),
+      normal_layers(keys[1], 3, attention | reading | gated),
+      normal_layers(keys[2], 1, ends)[0],
     )
 
   def loss(params: Params, source: jax.Array, target: jax.Array) -> jax.Array:
@@ -352,17 +331,17 @@ def state_space(policy: str | None = None) -> Step:
     return first[0] * second[0], first[1] * second[0] + second[1]
 
   def run_layer(layer: Params, x: jax.Array) -> jax.Array:
-    normal = _standardize(x)
+    normal = standardize(x)
     decay = jnp.exp(-jax.nn.softplus(normal @ layer["decay"]))
     read = jnp.sqrt(1 - jnp.square(decay) + 1e-6) * (normal @ layer["input"])
     _, states = jax.lax.associative_scan(run_after, (decay, read), axis=1)
     x += (jax.nn.gelu(normal @ layer["gate"]) * states) @ layer["outer"]
-    return x + jax.nn.swish(_standardize(x) @ layer["wide"]) @ layer["narrow"]
+    return x + jax.nn.swish(standardize(x) @ layer["wide"]) @ layer["narrow"]
 
   def init(key: jax.Array) -> Params:
     layers_key, key = jax.random.split(key)
     ends = {"embed": (num_tokens, width)}
-    return _layers(layers_key, 4, shapes), _layers(key, 1, ends)[0]
+    return normal_layers(layers_key, 4, shapes), normal_layers(key, 1, ends)[0]
 
   def loss(params: Params, tokens: jax.Array) -> jax.Array:
     layers, ends = params

@@ -118,3 +118,26 @@ def floats(*shape: int) -> jax.ShapeDtypeStruct:
 def integers(*shape: int) -> jax.ShapeDtypeStruct:
   """Returns the shape of an int32 array."""
   return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def normal_layers(
+  key: jax.Array, number: int, shapes: Mapping[str, tuple[int, ...]]
+) -> list[Any]:
+  """Returns so many layers of normal arrays that keep the size of numbers."""
+  initializer = jax.nn.initializers.lecun_normal()
+  return [
+    {
+      name: initializer(each, shape)
+      for each, (name, shape) in zip(
+        jax.random.split(layer_key, len(shapes)), shapes.items(), strict=True
+      )
+    }
+    for layer_key in jax.random.split(key, number)
+  ]
+
+
+def standardize(x: jax.Array) -> jax.Array:
+  """Returns numbers of mean 0 and variance 1 along the last dimension."""
+  centred = x - x.mean(-1, keepdims=True)
+  variance = jnp.square(centred).mean(-1, keepdims=True)
+  return centred * jax.lax.rsqrt(variance + 1e-6)
