@@ -49,9 +49,10 @@ Both cores were shared with other programs.
 
 Above some thousand instructions limits grow faster than the order: in a greedy
 run each change of a plan counts live bytes anew, over all steps. No plan of
-*recurrent*, whose instructions read some twenty values each, was found. At 10,000
-instructions *decoder* and *experts* are planned for 32 MiB of temporaries, which
-no run maps anew: more runs twice for that, and planning takes twice as long.
+*recurrent*, whose instructions read some twenty values each, was found. At
+10,000 instructions *decoder* and *experts* are planned for 32 MiB of
+temporaries, which no run maps anew: more runs twice for that, and planning
+takes twice as long.
 
 ![CPU seconds by instructions, both logarithmic]({EDITS_PLOT})
 """
