@@ -175,7 +175,13 @@ class Chooser:
     if best is not None and best.seconds == 0.0:
       return best
     found = exact.choose_from_pool(
-      self.problem, limit, events, work, best, pool.start.transfers
+      self.problem,
+      limit,
+      events,
+      work,
+      best,
+      pool.start.transfers,
+      self._work.most_pool_terms,
     )
     return _cheapest(found, best)
 

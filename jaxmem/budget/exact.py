@@ -27,7 +27,7 @@ from __future__ import annotations
 import bisect
 import collections
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +55,7 @@ def choose_from_pool(
   work: float,
   hint: Profile | None = None,
   transfers: Sequence[Transfer] = (),
+  most_terms: int | None = None,
 ) -> Profile | None:
   """Finds the cheapest plan that fits, with events of a pool only.
 
@@ -65,11 +66,15 @@ def choose_from_pool(
     work: CP-SAT's deterministic time, roughly seconds.
     hint: A plan to start from.
     transfers: What goes to the host and back in every plan.
+    most_terms: A program whose rows have more terms is not solved.
 
   Returns:
     The plan; None if there is none, or none was found.
   """
-  return _Program(problem, limit_bytes, pool, transfers).solve(work, hint)
+  program = _Program(problem, limit_bytes, pool, transfers)
+  if most_terms is not None and program.num_terms > most_terms:
+    return None
+  return program.solve(work, hint)
 
 
 def smallest_from_pool(
@@ -97,6 +102,12 @@ def smallest_from_pool(
 
 
 class _Program:
+  """A program; its rows, which take the most time, are added to be solved.
+
+  Attributes:
+    num_terms: Of its rows; see `_Rows`.
+  """
+
   def __init__(
     self,
     problem: BudgetProblem,
@@ -126,11 +137,14 @@ class _Program:
     for value, points in self._points.of_value.items():
       self._kept[value] = self._new_intervals(points)
       self._add_retention(points, self._kept[value])
-    self._add_rows()
-    self._add_objective()
+    self._rows = self._find_rows()
+    self.num_terms = self._rows.num_terms
 
   def solve(self, work: float, hint: Profile | None) -> Profile | None:
     """Runs CP-SAT; see `choose_from_pool`."""
+    for row in self._rows:
+      self._add_row(*row)
+    self._add_objective()
     if hint is not None:
       self._add_hint(hint)
     solver = cpsat.make_solver(work)
@@ -192,48 +206,30 @@ class _Program:
 
   # Rule 3.
 
-  def _add_rows(self) -> None:
-    """Adds the rows where the literals that count, or what is fixed, differ.
-
-    Of neighbouring rows with the same literals only the fullest is needed.
-    """
+  def _find_rows(self) -> _Rows:
     fixed = self._points.fixed_bytes()
-    starts: dict[int, list[_Term]] = collections.defaultdict(list)
-    stops: dict[int, list[_Term]] = collections.defaultdict(list)
+    terms: list[_Term] = []
     for value, points in self._points.of_value.items():
       for term in self._presence(value, points):
         if term.literal is True:
           fixed[term.start : term.stop] += term.size_bytes
         elif term.literal is not False and term.stop > term.start:
-          starts[term.start].append(term)
-          stops[term.stop].append(term)
+          terms.append(term)
     savings = self._savings(fixed)
-    edges = {0, len(fixed), *starts, *stops}
-    edges |= {r + d for r in savings for d in (0, 1)}
-    ordered = sorted(e for e in edges if e <= len(fixed))
-    active: dict[int, _Term] = {}
-    for start, stop in itertools.pairwise(ordered):
-      for term in stops[start]:
-        del active[id(term)]
-      active.update((id(term), term) for term in starts[start])
-      self._add_row(
-        int(fixed[start:stop].max()),
-        list(active.values()),
-        savings.get(start, []),
-      )
+    return _Rows(fixed, terms, savings, self._floor)
 
   def _add_row(
     self, fixed: int, terms: Sequence[_Term], savings: Sequence[_Term]
   ) -> None:
-    if fixed + sum(t.size_bytes for t in terms) <= self._floor:
-      return
     unit = self._byte_unit
     room: cp_model.LinearExprT = (self._limit - fixed) // unit
     if self._peak is not None:
       room = self._peak - -(-fixed // unit)
-    present = [-(-t.size_bytes // unit) * t.literal for t in terms]
-    saved = [t.size_bytes // unit * t.literal for t in savings]
-    self._model.add(sum(present) - sum(saved) <= room)
+    weights = [-(-t.size_bytes // unit) for t in terms]
+    weights += [-(t.size_bytes // unit) for t in savings]
+    literals = [t.literal for t in (*terms, *savings)]
+    present = cp_model.LinearExpr.weighted_sum(literals, weights)
+    self._model.add(present <= room)
 
   def _presence(self, value: int, points: ValuePoints) -> Iterator[_Term]:
     """Yields literals of a value's presence, over rows."""
@@ -325,9 +321,8 @@ class _Program:
     seconds = [units[u].seconds for u, _ in self._points.events]
     unit = max(seconds, default=0.0) / _NUM_COST_STEPS or 1.0
     costs = [max(1, round(s / unit)) for s in seconds]
-    self._model.minimize(
-      sum(c * r for c, r in zip(costs, self._runs, strict=False))
-    )
+    runs = self._runs[: len(costs)]
+    self._model.minimize(cp_model.LinearExpr.weighted_sum(runs, costs))
 
   def _add_hint(self, hint: Profile) -> None:
     for event, run in self._choices():
@@ -349,6 +344,65 @@ class _Term(NamedTuple):
   stop: int
   size_bytes: int
   literal: _Literal
+
+
+class _Rows:
+  """Rows where the literals that count, or what is fixed, differ.
+
+  Of neighbouring rows with the same literals only the fullest is needed, and
+  none that never holds more than the floor.
+
+  Args:
+    fixed: What is there in every plan, at each row: int64, `[num_rows]`.
+    terms: What counts if its literal holds.
+    savings: What is subtracted if its literal holds, by row.
+    floor_bytes: Rows that never hold more are left out.
+
+  Attributes:
+    num_terms: Of all rows, savings not counted.
+  """
+
+  def __init__(
+    self,
+    fixed: np.ndarray,
+    terms: Sequence[_Term],
+    savings: Mapping[int, Sequence[_Term]],
+    floor_bytes: int,
+  ):
+    self._terms = terms
+    self._savings = savings
+    edges = {0, len(fixed)}
+    edges |= {e for term in terms for e in (term.start, term.stop)}
+    edges |= {row + d for row in savings for d in (0, 1)}
+    self._edges = sorted(edges)
+    starts = np.searchsorted(self._edges, [t.start for t in terms])
+    stops = np.searchsorted(self._edges, [t.stop for t in terms])
+    sizes = np.array([t.size_bytes for t in terms], np.int64)
+    counts = np.zeros(len(edges), np.int64)
+    held = np.zeros(len(edges), np.int64)
+    for sign, at in ((1, starts), (-1, stops)):
+      np.add.at(counts, at, sign)
+      np.add.at(held, at, sign * sizes)
+    self._fullest = np.maximum.reduceat(fixed, self._edges[:-1])
+    self._is_needed = self._fullest + held.cumsum()[:-1] > floor_bytes
+    self.num_terms = int(counts.cumsum()[:-1][self._is_needed].sum())
+
+  def __iter__(self) -> Iterator[tuple[int, list[_Term], Sequence[_Term]]]:
+    """Yields rows: bytes that are fixed, terms, and savings."""
+    starts: dict[int, list[_Term]] = collections.defaultdict(list)
+    stops: dict[int, list[_Term]] = collections.defaultdict(list)
+    for term in self._terms:
+      starts[term.start].append(term)
+      stops[term.stop].append(term)
+    active: dict[int, _Term] = {}
+    for edge, fullest, is_needed in zip(
+      self._edges, self._fullest.tolist(), self._is_needed, strict=False
+    ):
+      for term in stops[edge]:
+        del active[id(term)]
+      active.update((id(term), term) for term in starts[edge])
+      if is_needed:
+        yield fullest, [*active.values()], self._savings.get(edge, ())
 
 
 def _negated(literal: _Literal) -> _Literal:

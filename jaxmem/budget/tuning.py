@@ -18,17 +18,22 @@ class SearchWork:
     pool_solver_work: CP-SAT's deterministic time for a choice from a pool,
       roughly seconds.
     whole_solver_work: The same for a choice from all possible events.
+    most_pool_terms: With more in the rows of its program, CP-SAT is not asked
+      for a choice from a pool: with three million it took ten seconds to read
+      them, and found nothing in the work that it may do
+      (docs/budget-choice.md, "A program per pool").
   """
 
   num_greedy_runs: int
   pool_solver_work: float
   whole_solver_work: float
+  most_pool_terms: int | None = 1_000_000
 
 
 _WORK: Mapping[Effort, SearchWork] = {
   "fast": SearchWork(4, 0.1, 1.0),
   "normal": SearchWork(6, 0.1, 2.0),
-  "prove": SearchWork(24, 20.0, 60.0),
+  "prove": SearchWork(24, 20.0, 60.0, most_pool_terms=None),
 }
 
 
