@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from jaxmem.budget.profile import Profile
 
 
@@ -44,8 +42,6 @@ class Gaps:
     self._limit = limit_bytes
     self.refused: set[object] = set()
     self._found: dict[int, list[Gap]] = {}
-    self._seen_live = np.zeros(0)
-    self._keys_over: list[int] = []
 
   def wanted(self, value: int) -> Iterator[Gap]:
     """Yields the gaps of a value over which too much is live."""
@@ -62,9 +58,10 @@ class Gaps:
 
   def is_over(self, gap: Gap) -> bool:
     """Whether too much is live in a gap."""
-    over = self._over()
-    first = bisect.bisect_right(over, gap.start)
-    return first < len(over) and over[first] < gap.end
+    keys = self._memory.keys
+    first = bisect.bisect_right(keys, gap.start)
+    last = bisect.bisect_left(keys, gap.end, first)
+    return bool(self._memory.live[first:last].max(initial=0) > self._limit)
 
   def forget(self, values: Iterable[int]) -> None:
     """Has to be called when readers or producers of values have changed."""
@@ -87,12 +84,3 @@ class Gaps:
         and not profile.has(unit, before)
       ):
         yield Gap(value, start, end)
-
-  def _over(self) -> list[int]:
-    """Returns the keys at which too much is live."""
-    live = self._memory.live
-    if live is not self._seen_live:
-      self._seen_live = live
-      keys = self._memory.keys
-      self._keys_over = [keys[n] for n in np.flatnonzero(live > self._limit)]
-    return self._keys_over
