@@ -8,6 +8,7 @@ number of limits.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from jaxmem.budget import exact, greedy, lower_bound, offload
@@ -109,6 +110,18 @@ class Chooser:
       return None
     self._known.setdefault(pool.start.transfers, []).append(best)
     return self._choice(_tidied(best, limit))
+
+  def estimate(self, limit_bytes: int) -> float:
+    """Returns the seconds that a choice adds; infinity if none is found.
+
+    One greedy run says it where its plan fits, otherwise a sketch. Nothing goes
+    to the host.
+    """
+    limit = limit_bytes + self.problem.slot_bytes
+    plan = pools.first_plan(self._start, limit)
+    if plan.peak_bytes > limit:
+      plan = pools.sketch(self._start, limit)
+    return plan.seconds if plan.peak_bytes <= limit else math.inf
 
   def sketch(self, limit_bytes: int) -> Choice:
     """Returns the best choice of a few greedy runs; it may not fit."""

@@ -211,9 +211,15 @@ class _Search:
       return gap, move
     self._enqueue(gap, move)
     self._num_overtaken += 1
-    if self._num_overtaken < _TUNING.most_overtaken:
+    if self._num_overtaken < self._most_overtaken:
       return None, None
     return self._best_known()
+
+  @property
+  def _most_overtaken(self) -> int:
+    """How many gaps are looked at after a move."""
+    most = _TUNING.overtaken_times_candidates // len(self._candidates)
+    return max(_TUNING.fewest_overtaken, min(most, _TUNING.most_overtaken))
 
   def _best_known(self) -> tuple[Gap | None, Move | None]:
     """Returns the best of the gaps that were looked at since the last move."""

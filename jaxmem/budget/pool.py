@@ -74,6 +74,11 @@ def gather(start: Start, limit_bytes: int, num_runs: int) -> Pool:
   return Pool(start=start, events=tuple(sorted(events)), plans=tuple(plans))
 
 
+def first_plan(start: Start, limit_bytes: int) -> Profile:
+  """Returns the plan of the first greedy run; it may not fit."""
+  return start.solve(limit_bytes, Style(depth=_TUNING.true_cost_depths[0]))
+
+
 def sketch(start: Start, limit_bytes: int) -> Profile:
   """Returns a plan found in little time; the lowest if none fits.
 

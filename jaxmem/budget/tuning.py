@@ -50,6 +50,9 @@ class GreedyTuning:
     most_overtaken: After each move so many gaps from the head of the queue are
       looked at, and the best of them is closed, if none is still the best: with
       many layers, many gaps are worth about the same.
+    overtaken_times_candidates: With many values that may be made again, fewer
+      gaps are looked at: their number times that of the values comes to this.
+    fewest_overtaken: But so many are looked at in any case.
     moves_between_looks: After so many moves all gaps are looked at anew.
     moves_per_candidate: Or after so many for each value that may be made again,
       if that is more: a look takes time with their number.
@@ -66,6 +69,8 @@ class GreedyTuning:
   again_over_kept: float = 0.6
   still_best: float = 0.999
   most_overtaken: int = 128
+  overtaken_times_candidates: int = 256_000
+  fewest_overtaken: int = 16
   moves_between_looks: int = 100
   moves_per_candidate: float = 0.05
   joint_gap_counts: tuple[int, ...] = (2, 3, 4, 6)

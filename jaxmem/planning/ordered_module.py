@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxmem_hlo.module import Module
@@ -233,10 +232,9 @@ class OrderedModule:
       live_limit_bytes: The limit.
 
     Returns:
-      Seconds of the first choice of a sketch; infinity if it does not fit.
+      Seconds; infinity if no edits were found that fit.
     """
-    choice = self.chooser(view, "fast", False).sketch(live_limit_bytes)
-    return choice.extra_s if choice.peak_bytes <= live_limit_bytes else math.inf
+    return self.chooser(view, "fast", False).estimate(live_limit_bytes)
 
   def sketch(self, aim: Aim, worse_s: float) -> Fit | None:
     """Lowers the limit of live bytes until predicted temporaries fit.
