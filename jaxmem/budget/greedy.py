@@ -143,6 +143,8 @@ class _Search:
       int(_TUNING.moves_per_candidate * len(self._candidates)),
     )
     self._push_all()
+    # What the first look takes, other runs may have spared this one.
+    self._most_work += self._finder.work
     while self._excess > 0 and not self._is_worn_out():
       if not self._heap:
         if accepted == 0 and since_refusal and self._gaps.refused:

@@ -63,7 +63,9 @@ class GreedyTuning:
     most_joint_moves: A run that needs more hardly ever fits.
     work_per_step: A run is given up when it has looked into so many closures,
       and inputs of these, for each step of the order. Runs that fit were seen
-      to look into up to 35 closures.
+      to look into up to 35 closures. The first look at all gaps may take as
+      many besides: of long chains it takes most, and whether it has to be made
+      depends on the runs before.
   """
 
   again_over_kept: float = 0.6
