@@ -37,7 +37,8 @@ _EDITS_TEXT = f"""\
 ### Under a limit, and placement
 
 `python -m benchmarks.scaling_benchmark --parts=limit,placement
---sizes=500,1000,3000,10000,30000 --output=benchmarks/results/scaling.jsonl`
+--sizes=500,1000,3000,10000,20000,30000
+--output=benchmarks/results/scaling.jsonl`
 
 The same modules under a limit that leaves three quarters of the planned order's
 temporaries, for edits of that order: CPU seconds from XLA's callback to the
@@ -47,12 +48,12 @@ part of the step. *Placement* gives every buffer of the planned order an offset
 in one arena (`jaxmem.placement.place`), its *gap* is to the proven lower bound.
 Both cores were shared with other programs.
 
-Above some thousand instructions limits grow faster than the order: in a greedy
-run each change of a plan counts live bytes anew, over all steps. No plan of
-*recurrent*, whose instructions read some twenty values each, was found. At
-10,000 instructions *decoder* and *experts* are planned for 32 MiB of
-temporaries, which no run maps anew: more runs twice for that, and planning
-takes twice as long.
+Above some thousand instructions limits grow a little faster than the order: in
+a greedy run each change of a plan counts live bytes anew, over all steps. No
+plan of *recurrent*, whose instructions read some twenty values each, was found.
+At 10,000 instructions *decoder* and *experts*, and at 20,000 *residual*, are
+planned for 32 MiB of temporaries, which no run maps anew: more runs twice for
+that, and planning takes longer than their size tells.
 
 ![CPU seconds by instructions, both logarithmic]({EDITS_PLOT})
 """

@@ -21,7 +21,7 @@ class SearchWork:
     most_pool_terms: With more in the rows of its program, CP-SAT is not asked
       for a choice from a pool: with three million it took ten seconds to read
       them, and found nothing in the work that it may do
-      (docs/budget-choice.md, "A program per pool").
+      (docs/budget-choice.md, "Exact").
   """
 
   num_greedy_runs: int

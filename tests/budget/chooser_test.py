@@ -149,6 +149,33 @@ class ChooseTest(parameterized.TestCase):
     self.assertEqual(costs, sorted(costs, reverse=True))
     self.assertGreater(costs[0], costs[-1])
 
+  def test_long_programs_are_not_solved(self):
+    problem = budget_problems.chain(6)
+    events = pool.all_events(problem, most=10_000) or ()
+    limit = Profile(problem).peak_bytes - 10
+
+    def found(most_terms: int | None) -> Profile | None:
+      return exact.choose_from_pool(
+        problem, limit, events, work=1.0, most_terms=most_terms
+      )
+
+    self.assertIsNotNone(found(None))
+    self.assertIsNotNone(found(10_000))
+    # A choice has a term in some row at least.
+    self.assertIsNone(found(0))
+
+  def test_estimates_what_sketches_take(self):
+    problem = _long_chain()
+    peak = Profile(problem).peak_bytes
+    for share in (0.9, 0.6, 0.4):
+      limit = int(share * peak)
+      sketch = _chooser(problem).sketch(limit)
+      self.assertLessEqual(sketch.peak_bytes, limit)
+      estimate_s = _chooser(problem).estimate(limit)
+      self.assertBetween(estimate_s, sketch.extra_s, 1.5 * sketch.extra_s)
+    floor = lower_bound.unavoidable_bytes(problem).num_bytes
+    self.assertEqual(_chooser(problem).estimate(floor - 1), math.inf)
+
   def test_events_of_others_are_chosen_from_as_well(self):
     problem = _long_chain()
     limit = Profile(problem).peak_bytes // 2
