@@ -72,7 +72,7 @@ def choose_from_pool(
     The plan; None if there is none, or none was found.
   """
   program = _Program(problem, limit_bytes, pool, transfers)
-  if most_terms is not None and program.num_terms > most_terms:
+  if most_terms is not None and program.rows.num_terms > most_terms:
     return None
   return program.solve(work, hint)
 
@@ -105,7 +105,7 @@ class _Program:
   """A program; its rows, which take the most time, are added to be solved.
 
   Attributes:
-    num_terms: Of its rows; see `_Rows`.
+    rows: What must fit, with the literals that count.
   """
 
   def __init__(
@@ -137,12 +137,11 @@ class _Program:
     for value, points in self._points.of_value.items():
       self._kept[value] = self._new_intervals(points)
       self._add_retention(points, self._kept[value])
-    self._rows = self._find_rows()
-    self.num_terms = self._rows.num_terms
+    self.rows = self._find_rows()
 
   def solve(self, work: float, hint: Profile | None) -> Profile | None:
     """Runs CP-SAT; see `choose_from_pool`."""
-    for row in self._rows:
+    for row in self.rows:
       self._add_row(*row)
     self._add_objective()
     if hint is not None:

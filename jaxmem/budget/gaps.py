@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -58,9 +57,7 @@ class Gaps:
 
   def is_over(self, gap: Gap) -> bool:
     """Whether too much is live in a gap."""
-    keys = self._memory.keys
-    first = bisect.bisect_right(keys, gap.start)
-    last = bisect.bisect_left(keys, gap.end, first)
+    first, last = self._memory.between(gap.start, gap.end)
     return bool(self._memory.live[first:last].max(initial=0) > self._limit)
 
   def forget(self, values: Iterable[int]) -> None:

@@ -10,6 +10,7 @@ the profile, per second that it costs.
 from __future__ import annotations
 
 import collections
+import functools
 import heapq
 from collections.abc import Iterable, Sequence
 
@@ -217,7 +218,7 @@ class _Search:
       return None, None
     return self._best_known()
 
-  @property
+  @functools.cached_property
   def _most_overtaken(self) -> int:
     """How many gaps are looked at after a move."""
     most = _TUNING.overtaken_times_candidates // len(self._candidates)

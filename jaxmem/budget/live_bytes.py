@@ -63,6 +63,11 @@ class LiveBytes:
       self.keys[after] if after < len(self.keys) else self._end,
     )
 
+  def between(self, start: int, end: int) -> tuple[int, int]:
+    """Returns where the keys between two keys begin and end in `keys`."""
+    first = bisect.bisect_right(self.keys, start)
+    return first, bisect.bisect_left(self.keys, end, first)
+
   def insert(self, key: int) -> None:
     """Adds a key at which nothing begins or ends yet."""
     at = bisect.bisect_left(self.keys, key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -139,7 +138,7 @@ class MoveFinder:
 
   def _gain(self, changes: Sequence[tuple[int, int, int]]) -> int:
     """By how much the excess falls if sizes are added between keys."""
-    spans = [(c[0], *self._range(c[1], c[2])) for c in changes]
+    spans = [(c[0], *self._memory.between(c[1], c[2])) for c in changes]
     low = min(s[1] for s in spans)
     high = max(s[2] for s in spans)
     old = self._memory.live[low:high] - self._limit
@@ -148,8 +147,3 @@ class MoveFinder:
       if end > start:
         new[start - low : end - low] += size
     return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
-
-  def _range(self, start: int, end: int) -> tuple[int, int]:
-    """Positions of the keys strictly between two keys."""
-    keys = self._memory.keys
-    return bisect.bisect_right(keys, start), bisect.bisect_left(keys, end)
