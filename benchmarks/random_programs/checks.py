@@ -31,6 +31,8 @@ _MAX_ORDERS = 300
 # `ModulePlan.status`.
 _PACKED_WELL = 1.01
 _LEAST_SHARE, _MOST_SHARE = 0.5, 0.95
+# By jax alone, until one gives other bits than the first.
+_MOST_COMPILES = 16
 _PLAN_CHECKS = frozenset({"prediction", "repeated", "bound", "optimal"})
 # Of the largest value: what rounding elsewhere may change.
 _ROUNDING = {"float32": 1e-4, "complex64": 1e-4, "bfloat16": 3e-2}
@@ -137,17 +139,26 @@ class _Checks:
     return outputs
 
   def _check_unlimited(self, own: Any, expected: Outputs) -> None:
+    planned = self._compile(jaxmem.jit)
+    are_equal = _are_equal(self._outputs(planned), expected)
     # By numpy, which compiles nothing.
     is_finite = all(np.isfinite(np.asarray(each)).all() for each in expected)
-    self._require("finite", is_finite, "the generator lets numbers grow")
-    planned = self._compile(jaxmem.jit)
-    self._require(
-      "outputs", _are_equal(self._outputs(planned), expected), "other bits"
-    )
+    if not (are_equal and is_finite) and self._is_undecided(expected):
+      self.counts["undecided_by_xla"] += 1
+    else:
+      self._require("finite", is_finite, "the generator lets numbers grow")
+      self._require("outputs", are_equal, "other bits")
     memory: list[Any] = [each.memory_analysis() for each in (planned, own)]
     found, before = (each.temp_size_in_bytes for each in memory)
     self._require("temporaries", found <= before, f"{found} above {before}")
     self.counts["saved"] += found < before
+
+  def _is_undecided(self, expected: Outputs) -> bool:
+    """Whether `jax.jit` alone gives other bits when it compiles once more."""
+    return any(
+      not _are_equal(self._outputs(self._compile(jax.jit)), expected)
+      for _ in range(_MOST_COMPILES)
+    )
 
   def check_plan(self) -> jaxmem.Plan | None:
     """Checks the plan without a limit; runs nothing.

@@ -1,6 +1,7 @@
 """Random programs: what has to hold of each, and that it is looked at."""
 
 import dataclasses
+import itertools
 from unittest import mock
 
 import benchmark_process
@@ -96,6 +97,24 @@ class BrokenTest(parameterized.TestCase):
       return jit(other, **kwargs)
 
     self.assertIn("temporaries", self.failures(jaxmem, "jit", wasteful))
+
+  def test_outputs_that_jax_alone_does_not_repeat(self):
+    jit, signs = jax.jit, itertools.chain((1,), itertools.repeat(-1))
+
+    def undecided(function, **kwargs):
+      sign = next(signs)
+
+      def other(*args):
+        return tuple(
+          x == x if x.dtype == bool else sign * x for x in function(*args)
+        )
+
+      return jit(other, **kwargs)
+
+    with mock.patch.object(jax, "jit", undecided):
+      outcome = checks.check(generate(_SHORT))
+    self.assertEqual(outcome.counts["undecided_by_xla"], 1)
+    self.assertEqual(outcome.failures, {})
 
   @parameterized.parameters(
     ("prediction", {"predicted_temp_bytes": 1}),
