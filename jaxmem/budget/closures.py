@@ -21,22 +21,24 @@ Extension = tuple[int, int, int]
 
 
 class Closure(NamedTuple):
-  """What a run needs.
+  """What a run needs; nobody changes it.
 
   Attributes:
-    events: Those that must happen, inputs first, the run itself last.
+    events: Those that must happen, inputs first, the run itself last. A dict
+      keeps their order.
     extensions: Inputs that are kept longer.
+    height: How many runs in it feed each other at most.
+    is_possible: Whether the unit may run there.
   """
 
-  events: tuple[Event, ...]
-  extensions: tuple[Extension, ...]
-
-
-class _Found(NamedTuple):
-  """A closure, and how many runs in it feed each other at most."""
-
-  closure: Closure | None
+  events: dict[Event, None]
+  extensions: dict[Extension, None]
   height: int
+  is_possible: bool = True
+
+
+_REFUSED = Closure({}, {}, 0, False)
+_THERE_ALREADY = Closure({}, {}, 0)
 
 
 class Closures:
@@ -57,8 +59,10 @@ class Closures:
     self._problem = profile.problem
     self.work = 0
     self._sizes = self._problem.sizes
-    self._whole: dict[Event, _Found] = {} if known is None else known._whole
-    self._cut: dict[tuple[int, int, int], _Found] = (
+    self._unit_of = self._problem.unit_of
+    # By the keys of the runs, and by these and the depth.
+    self._whole: dict[int, Closure] = {} if known is None else known._whole
+    self._cut: dict[tuple[int, int], Closure] = (
       {} if known is None else known._cut
     )
 
@@ -78,62 +82,68 @@ class Closures:
       The closure; an empty one if the plan holds the event already. None if the
       unit may not run there.
     """
-    return self._remembered(unit, before, depth).closure
+    found = self._remembered(unit, before, depth)
+    return found if found.is_possible else None
 
-  def _remembered(self, unit: int, before: int, depth: int) -> _Found:
+  def _remembered(self, unit: int, before: int, depth: int) -> Closure:
     """Returns what a run needs, from memory where it was found before.
 
     Units feed each other in many ways. What the depth does not cut short is
     followed once, whatever the depth.
     """
-    whole = self._whole.get((unit, before))
+    key = self._profile.line.run_key(unit, before)
+    whole = self._whole.get(key)
     if whole is not None and whole.height <= depth:
       return whole
-    found = self._cut.get((unit, before, depth))
+    found = self._cut.get((key, depth))
     if found is None:
-      found = self._find(unit, before, depth)
+      found = self._find(unit, before, depth, key)
       if found.height <= depth:
-        self._whole[unit, before] = found
+        self._whole[key] = found
       else:
-        self._cut[unit, before, depth] = found
+        self._cut[key, depth] = found
     return found
 
-  def _find(self, unit: int, before: int, depth: int) -> _Found:
-    profile, problem = self._profile, self._problem
-    made = problem.units[unit]
+  def _find(self, unit: int, before: int, depth: int, key: int) -> Closure:
+    made = self._problem.units[unit]
     self.work += 1 + len(made.inputs)
-    if not made.step < before <= problem.latest_run[unit]:
-      return _Found(None, 0)
-    if profile.is_moving(unit):
-      return _Found(None, 0)
-    if profile.has(unit, before):
-      return _Found(Closure((), ()), 0)
+    if not made.step < before <= self._problem.latest_run[unit]:
+      return _REFUSED
+    if self._profile.is_moving(unit):
+      return _REFUSED
+    if self._profile.has(unit, before):
+      return _THERE_ALREADY
     events: dict[Event, None] = {}
     extensions: dict[Extension, None] = {}
     height = 0
-    key = profile.line.run_key(unit, before)
     for value in made.inputs:
       last = self._last_read(value, key)
       if last is None:
         continue
-      source = problem.unit_of[value]
+      source = self._unit_of[value]
       if source >= 0 and depth <= 0:
         height = _CUT
       elif source >= 0:
         found = self._remembered(source, before, depth - 1)
-        height = max(height, found.height + 1)
-        if found.closure is not None:
-          kept = 0
-          for extension in found.closure.extensions:
-            if extension not in extensions:
-              kept += self._sizes[extension[0]]
-          if kept < _TUNING.again_over_kept * self._sizes[value]:
-            events.update(dict.fromkeys(found.closure.events))
-            extensions.update(dict.fromkeys(found.closure.extensions))
-            continue
+        if found.height >= height:
+          height = found.height + 1
+        if found.is_possible and self._is_made_again(value, found, extensions):
+          events.update(found.events)
+          extensions.update(found.extensions)
+          continue
       extensions[value, last, key] = None
     events[unit, before] = None
-    return _Found(Closure((*events,), (*extensions,)), height)
+    return Closure(events, extensions, height)
+
+  def _is_made_again(
+    self, value: int, closure: Closure, extensions: dict[Extension, None]
+  ) -> bool:
+    """Whether an input's closure keeps little besides what is kept anyway."""
+    kept = 0
+    for extension in closure.extensions:
+      if extension not in extensions:
+        kept += self._sizes[extension[0]]
+    return kept < _TUNING.again_over_kept * self._sizes[value]
 
   def _last_read(self, value: int, key: int) -> int | None:
     """The end of the version that a reader would see; None if it is alive.

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from jaxmem.budget.live_bytes import Excess
 from jaxmem.budget.profile import Profile
 
 
@@ -28,17 +29,16 @@ class Gaps:
 
   Args:
     profile: The plan.
-    limit_bytes: More live bytes than that are too many.
+    excess: Of that plan, over the limit.
 
   Attributes:
     refused: Gaps, and groups of them, that did not help when they were closed.
   """
 
-  def __init__(self, profile: Profile, limit_bytes: int):
+  def __init__(self, profile: Profile, excess: Excess):
     self._profile = profile
     self._line = profile.line
-    self._memory = profile.memory
-    self._limit = limit_bytes
+    self._excess = excess
     self.refused: set[object] = set()
     self._found: dict[int, list[Gap]] = {}
 
@@ -57,8 +57,8 @@ class Gaps:
 
   def is_over(self, gap: Gap) -> bool:
     """Whether too much is live in a gap."""
-    first, last = self._memory.between(gap.start, gap.end)
-    return bool(self._memory.live[first:last].max(initial=0) > self._limit)
+    span = self._profile.memory.between(gap.start, gap.end)
+    return self._excess.between(*span) > 0
 
   def forget(self, values: Iterable[int]) -> None:
     """Has to be called when readers or producers of values have changed."""

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxmem.budget.closures import Closures
 from jaxmem.budget.gaps import Gap, Gaps
+from jaxmem.budget.live_bytes import Excess
 from jaxmem.budget.moves import Move, MoveFinder, Style
 from jaxmem.budget.problem import BudgetProblem
 from jaxmem.budget.profile import Profile, Transfer
@@ -113,13 +114,11 @@ class _Search:
   def __init__(self, start: Start, limit_bytes: int, style: Style):
     self._profile = profile = start.profile()
     self._problem = problem = profile.problem
-    self._limit = limit_bytes
     self._depth = style.depth
     self._most_work = _TUNING.work_per_step * problem.num_steps
-    self._gaps = Gaps(profile, limit_bytes)
-    self._finder = MoveFinder(
-      profile, start.closures(profile), limit_bytes, style
-    )
+    self._excess = excess = Excess(profile.memory, limit_bytes)
+    self._gaps = Gaps(profile, excess)
+    self._finder = MoveFinder(profile, start.closures(profile), excess, style)
     self._heap: list[tuple[float, Gap]] = []
     # The moves that close gaps, as found since the profile changed last.
     self._moves: dict[Gap, Move] = {}
@@ -132,7 +131,7 @@ class _Search:
       and problem.values[v].uses
       and not profile.is_moving(unit)
     }
-    self._excess = profile.excess(limit_bytes)
+    self._left_bytes = excess.total()
     # How many gaps at the head of the queue were worth less, in a row.
     self._num_overtaken = 0
 
@@ -146,7 +145,7 @@ class _Search:
     self._push_all()
     # What the first look takes, other runs may have spared this one.
     self._most_work += self._finder.work
-    while self._excess > 0 and not self._is_worn_out():
+    while self._left_bytes > 0 and not self._is_worn_out():
       if not self._heap:
         if accepted == 0 and since_refusal and self._gaps.refused:
           # A move that did not help before the last ones may help after them.
@@ -245,9 +244,9 @@ class _Search:
     """Makes a move; takes it back if it does not lower the excess."""
     for event in move.events:
       self._profile.add(*event)
-    excess = self._profile.excess(self._limit)
-    if excess < self._excess:
-      self._excess = excess
+    left_bytes = self._excess.total()
+    if left_bytes < self._left_bytes:
+      self._left_bytes = left_bytes
       self._finder.forget()
       self._moves.clear()
       self._num_overtaken = 0

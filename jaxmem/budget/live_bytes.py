@@ -107,3 +107,39 @@ class LiveBytes:
     self._rows = rows
     self._starts, self._ends, self._shared, self._extra = rows
     self._live = None
+
+
+class Excess:
+  """Bytes live above a limit, summed over spans of the keys.
+
+  Args:
+    memory: What is live.
+    limit_bytes: The limit.
+
+  Attributes:
+    limit_bytes: The limit.
+  """
+
+  def __init__(self, memory: LiveBytes, limit_bytes: int):
+    self._memory = memory
+    self.limit_bytes = limit_bytes
+    # Sums up to each key, and the live bytes they are of.
+    self._sums = np.zeros(1, np.int64)
+    self._live: np.ndarray | None = None
+
+  def total(self) -> int:
+    """Returns the sum over all keys."""
+    return int(self._up_to_date()[-1])
+
+  def between(self, first: int, last: int) -> int:
+    """Returns the sum over a span of positions, the last one left out."""
+    sums = self._up_to_date()
+    return int(sums[last] - sums[first])
+
+  def _up_to_date(self) -> np.ndarray:
+    live = self._memory.live
+    if live is not self._live:
+      self._live = live
+      self._sums = np.zeros(len(live) + 1, np.int64)
+      np.maximum(live - self.limit_bytes, 0).cumsum(out=self._sums[1:])
+    return self._sums

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxmem.budget.closures import Closures, Extension
 from jaxmem.budget.gaps import Gap
+from jaxmem.budget.live_bytes import Excess
 from jaxmem.budget.profile import Event, Profile
 
 # No run costs less than so many seconds, so that every worth is finite.
@@ -52,17 +53,17 @@ class MoveFinder:
   Args:
     profile: The plan.
     closures: Of that plan.
-    limit_bytes: The limit.
+    excess: Of that plan, over the limit.
     style: How to judge.
   """
 
   def __init__(
-    self, profile: Profile, closures: Closures, limit_bytes: int, style: Style
+    self, profile: Profile, closures: Closures, excess: Excess, style: Style
   ):
     self._line = profile.line
     self._memory = profile.memory
     self._closures = closures
-    self._limit = limit_bytes
+    self._excess = excess
     self._exponent = style.exponent
     self._sizes = profile.problem.sizes
     self._unit_of = profile.problem.unit_of
@@ -119,8 +120,8 @@ class MoveFinder:
       found = self._closures.find(unit, before, depth)
       if found is None:
         return None
-      events.update(dict.fromkeys(found[0]))
-      for value, start, end in found[1]:
+      events.update(found.events)
+      for value, start, end in found.extensions:
         key = value, start
         extended[key] = max(extended.get(key, 0), end)
       changes.append(
@@ -141,9 +142,8 @@ class MoveFinder:
     spans = [(c[0], *self._memory.between(c[1], c[2])) for c in changes]
     low = min(s[1] for s in spans)
     high = max(s[2] for s in spans)
-    old = self._memory.live[low:high] - self._limit
-    new = old.copy()
+    left = self._memory.live[low:high] - self._excess.limit_bytes
     for size, start, end in spans:
       if end > start:
-        new[start - low : end - low] += size
-    return int(np.maximum(old, 0).sum() - np.maximum(new, 0).sum())
+        left[start - low : end - low] += size
+    return self._excess.between(low, high) - int(np.maximum(left, 0).sum())

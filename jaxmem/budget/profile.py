@@ -13,8 +13,6 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from jaxmem.budget.key_line import KeyLine
 from jaxmem.budget.live_bytes import Interval, LiveBytes
 from jaxmem.budget.problem import BudgetProblem
@@ -101,10 +99,6 @@ class Profile:
   def peak_bytes(self) -> int:
     """The most bytes live at once."""
     return int(self.memory.live.max(initial=0))
-
-  def excess(self, limit_bytes: int) -> int:
-    """Returns the bytes above a limit, summed over all steps and runs."""
-    return int(np.maximum(self.memory.live - limit_bytes, 0).sum())
 
   def has(self, unit: int, before: int) -> bool:
     """Whether the plan holds an event."""
