@@ -56,10 +56,15 @@ class Closures:
 
   def __init__(self, profile: Profile, known: Closures | None = None):
     self._profile = profile
-    self._problem = profile.problem
+    self._runs = profile.runs
+    self._run_key = profile.line.run_key
+    problem = profile.problem
+    self._units = problem.units
+    self._latest_run = problem.latest_run
+    self._sizes = problem.sizes
+    self._unit_of = problem.unit_of
+    self._moving = {problem.unit_of[value] for value in profile.transfers}
     self.work = 0
-    self._sizes = self._problem.sizes
-    self._unit_of = self._problem.unit_of
     # By the keys of the runs, and by these and the depth.
     self._whole: dict[int, Closure] = {} if known is None else known._whole
     self._cut: dict[tuple[int, int], Closure] = (
@@ -91,7 +96,7 @@ class Closures:
     Units feed each other in many ways. What the depth does not cut short is
     followed once, whatever the depth.
     """
-    key = self._profile.line.run_key(unit, before)
+    key = self._run_key(unit, before)
     whole = self._whole.get(key)
     if whole is not None and whole.height <= depth:
       return whole
@@ -105,13 +110,11 @@ class Closures:
     return found
 
   def _find(self, unit: int, before: int, depth: int, key: int) -> Closure:
-    made = self._problem.units[unit]
+    made = self._units[unit]
     self.work += 1 + len(made.inputs)
-    if not made.step < before <= self._problem.latest_run[unit]:
+    if not made.step < before <= self._latest_run[unit] or unit in self._moving:
       return _REFUSED
-    if self._profile.is_moving(unit):
-      return _REFUSED
-    if self._profile.has(unit, before):
+    if before in self._runs[unit]:
       return _THERE_ALREADY
     events: dict[Event, None] = {}
     extensions: dict[Extension, None] = {}
