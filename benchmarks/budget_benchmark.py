@@ -15,6 +15,7 @@ optimizer's state, wait in the host's memory.
 
 import contextlib
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +40,13 @@ from jaxmem.compiler import (
   compile_and_read,
   handling,
 )
-from jaxmem.planning import DecidedModules, LimitPlan, PlannedModule, Request
+from jaxmem.planning import (
+  DecidedModules,
+  LimitPlan,
+  LimitPlanner,
+  PlannedModule,
+  Request,
+)
 from jaxmem.versions import budget_of, pick
 
 _MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
@@ -129,6 +136,8 @@ class _Case:
     module = self._module(self._trace(self._step))
     self._assignment = AssignmentModel(module, self._platform).assign()
     self._step_s = self._seconds(module, self._assignment.temp_bytes)
+    # What policies make of the step, by their names.
+    self._made_by_hand: dict[str, Row] = {}
 
   def rows(self) -> Iterator[Row]:
     """Yields all rows of the step."""
@@ -137,8 +146,8 @@ class _Case:
       for room in rooms:
         yield self._row("plan", room) | self._plan(room)
     if "policy" in _KINDS.value and self._model in _BUILDERS:
-      for name, policy in _policies(self._platform).items():
-        yield self._row("policy") | {"policy": name} | self._by_hand(policy)
+      for name in _policies(self._platform):
+        yield self._row("policy") | {"policy": name} | self._by_hand(name)
     if "match" in _KINDS.value and self._model in _BUILDERS:
       yield from self._matches()
     if "xla" in _KINDS.value and self._platform == "cuda":
@@ -174,8 +183,7 @@ class _Case:
 
     Beside it is what the fastest policy takes that needs no more bytes.
     """
-    policies = _policies(self._platform).items()
-    by_hand = {name: self._by_hand(policy) for name, policy in policies}
+    by_hand = {name: self._by_hand(name) for name in _policies(self._platform)}
     for name, row in by_hand.items():
       room = row["temp_bytes"]
       if room < self._assignment.temp_bytes:
@@ -197,8 +205,7 @@ class _Case:
       most_extra: What is looked at, as a share of the step; the most that is
         returned.
     """
-    module = self._module(self._trace(self._step))
-    planner = self._request.planner(module, self._platform)
+    planner = self._planner
     start_s = time.process_time()
     least_s = planner.least_schedule_s(
       planner.fixed_bytes + room, (1 + most_extra) * self._step_s
@@ -292,8 +299,21 @@ class _Case:
     with mock.patch.object(jax.stages.Lowered, "compile", timed):
       yield
 
-  def _by_hand(self, policy: Any) -> Row:
-    """Returns what `jax.checkpoint` around each block makes of the step."""
+  @functools.cached_property
+  def _planner(self) -> LimitPlanner:
+    """Plans the step as it is written."""
+    module = self._module(self._trace(self._step))
+    return self._request.planner(module, self._platform)
+
+  def _by_hand(self, name: str) -> Row:
+    """Returns what a policy around each block makes of the step."""
+    if name not in self._made_by_hand:
+      policy = _policies(self._platform)[name]
+      self._made_by_hand[name] = self._checkpointed(policy)
+    return self._made_by_hand[name]
+
+  def _checkpointed(self, policy: Any) -> Row:
+    """Compiles the step with `jax.checkpoint` around each block."""
     # Inside a loop, nothing merges the two runs.
     prevent_cse = self._model != "scan_transformer"
     builder, block = _BUILDERS[self._model]

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from jaxmem_hlo.module import ELEMENTWISE, Computation, Instruction, shapes
 from jaxmem_hlo.proto import hlo_pb2
 
+from jaxmem.graph import reachable
+
 # Of the second cache of a core of a server: 2 MiB.
 _LINE_BYTES = 64
 _NUM_SETS = 2048
@@ -105,14 +107,8 @@ def leaves_cache(
 
 def made_of(body: Computation, of: Iterable[Instruction]) -> set[int]:
   """Returns ids of all that some instructions are computed from."""
-  found: set[int] = set()
-  waiting = [o for i in of for o in i.operands]
-  while waiting:
-    operand = waiting.pop()
-    if operand not in found:
-      found.add(operand)
-      waiting.extend(body.by_id[operand].operands)
-  return found
+  operands = [operand for instruction in of for operand in instruction.operands]
+  return reachable(operands, lambda operand: body.by_id[operand].operands)
 
 
 def _dimension_of_operand(turned: Instruction, dimension: int) -> int:

@@ -98,7 +98,11 @@ class LimitPlanner:
   @property
   def least_bytes(self) -> int:
     """Bytes of the whole program that no edits go below."""
-    return self._planned.fixed_bytes + self._search.least_base().bound.num_bytes
+    return self._planned.fixed_bytes + self._least_temp_bytes
+
+  @property
+  def _least_temp_bytes(self) -> int:
+    return self._search.least_base().bound.num_bytes
 
   @property
   def step_s(self) -> float:
@@ -280,7 +284,6 @@ class LimitPlanner:
         module = hidden.module
       if self._options.verify and (best.edits or hidden):
         verify_module(AssignmentModel(module, self._device.platform))
-      bound = self._search.least_base().bound.num_bytes
       rates = self._device.rates
       schedule_s = cost.step_time(module, rates).seconds
       schedule_s += self._device.mapping_s(planned_bytes)
@@ -295,7 +298,8 @@ class LimitPlanner:
       fixed_bytes=base.fixed_bytes,
       planned_bytes=planned_bytes,
       bound=EditBound(
-        temp_bytes=min(planned_bytes, bound), schedule_s=least_schedule_s
+        temp_bytes=min(planned_bytes, self._least_temp_bytes),
+        schedule_s=least_schedule_s,
       ),
       step_s=self.step_s if self.own.collective_s else base.step_s,
       extra_s=best.extra_s,
@@ -318,9 +322,7 @@ class LimitPlanner:
         returned.
     """
     room = limit_bytes - self.fixed_bytes
-    mapping_s = self._device.mapping_s(
-      self._search.least_base().bound.num_bytes
-    )
+    mapping_s = self._device.mapping_s(self._least_temp_bytes)
 
     def least_s(base: OrderedModule) -> float:
       left_s = max(0.0, most_s - mapping_s - base.step_s)

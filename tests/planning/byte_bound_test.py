@@ -11,7 +11,7 @@ from tiny_hlo import f32, named
 
 import jaxmem
 from jaxmem import Options, cost
-from jaxmem.budget import lower_bound, seconds_bound
+from jaxmem.budget import least_seconds, lower_bound
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile
 from jaxmem.graph.hlo_graph import from_hlo
@@ -160,7 +160,7 @@ class ProblemTest(parameterized.TestCase):
   def test_seconds_count_a_run_before_the_last_possible_step(self):
     problem = _overwritten()
     # Step 3 has 30 bytes and needs 5 less: half of the run that takes v away.
-    self.assertAlmostEqual(seconds_bound.least_seconds(problem, 25), 0.5)
+    self.assertAlmostEqual(least_seconds(problem, 25), 0.5)
 
   def test_a_value_is_there_from_its_last_possible_run_on(self):
     problem = _overwritten()
@@ -169,7 +169,7 @@ class ProblemTest(parameterized.TestCase):
     values = (problem.values[0], v, small, problem.values[3])
     problem = dataclasses.replace(problem, values=values)
     # v and late take 15 bytes at step 7, whatever runs before step 5.
-    self.assertEqual(seconds_bound.least_seconds(problem, 14), math.inf)
+    self.assertEqual(least_seconds(problem, 14), math.inf)
 
   @parameterized.parameters(range(30))
   def test_no_plan_costs_less(self, seed):
@@ -178,9 +178,7 @@ class ProblemTest(parameterized.TestCase):
     peak = Profile(problem).peak_bytes
     for limit in {p for p, _, _ in plans if p < peak}:
       least = min(cost for peak, cost, _ in plans if peak <= limit)
-      self.assertLessEqual(
-        seconds_bound.least_seconds(problem, limit), least + 1e-6
-      )
+      self.assertLessEqual(least_seconds(problem, limit), least + 1e-6)
 
   @parameterized.parameters(range(30))
   def test_no_plan_goes_below(self, seed):

@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem import Options, cost
-from jaxmem.budget import seconds_bound
+from jaxmem.budget import least_seconds
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Profile
 from jaxmem.planning import refine
@@ -32,7 +32,7 @@ def _bound(base, room):
   for view in VIEWS:
     problem = base.problem(view)
     limit = room + problem.slot_bytes
-    found.append(seconds_bound.least_seconds(problem, limit))
+    found.append(least_seconds(problem, limit))
   return min(found)
 
 
