@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
-from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import cost, units
@@ -26,6 +25,7 @@ from jaxmem.planning.aim import ANYTHING, VIEWS, Wanted
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import EditBound, LimitPlan, PlannedModule
 from jaxmem.planning.edit_search import EditSearch
+from jaxmem.planning.inner_orders import without_needless
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
 from jaxmem.planning.promise import Promise, promise
@@ -69,7 +69,7 @@ class LimitPlanner:
         module,
         device,
         options,
-        hides_transfers=False,
+        is_final=False,
         proves=options.effort == "prove",
       )
       seconds = None if planned.decision.removed_copies else timer.seconds
@@ -282,8 +282,6 @@ class LimitPlanner:
       if hidden is not None:
         order, planned_bytes = hidden.order, hidden.temp_bytes
         module = hidden.module
-      if self._options.verify and (best.edits or hidden):
-        verify_module(AssignmentModel(module, self._device.platform))
       rates = self._device.rates
       schedule_s = cost.step_time(module, rates).seconds
       schedule_s += self._device.mapping_s(planned_bytes)
@@ -307,9 +305,12 @@ class LimitPlanner:
       first_s=self._first_s[room],
       seconds=self._spent_s,
     )
-    return PlannedModule(
-      given=base.planned.given, module=module, decision=decision
+    planned = without_needless(
+      PlannedModule(given=base.planned.given, module=module, decision=decision)
     )
+    if self._options.verify and (best.edits or hidden):
+      verify_module(planned.model)
+    return planned
 
   def least_schedule_s(self, limit_bytes: int, most_s: float) -> float:
     """Returns seconds that no schedule that edits make fit a limit is below.

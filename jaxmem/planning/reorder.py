@@ -19,6 +19,7 @@ from jaxmem.graph import from_hlo
 from jaxmem.options import Options
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import ModulePlan, PlannedModule
+from jaxmem.planning.inner_orders import without_needless
 from jaxmem.planning.order_search import (
   PACKED_WELL,
   FoundOrders,
@@ -34,7 +35,7 @@ def plan_module(
   module: Module,
   device: Device,
   options: Options,
-  hides_transfers: bool = True,
+  is_final: bool = True,
   proves: bool = True,
 ) -> PlannedModule[ModulePlan]:
   """Plans a module.
@@ -43,9 +44,10 @@ def plan_module(
     module: A scheduled module.
     device: The device planned for.
     options: How hard to try.
-    hides_transfers: Whether collectives, and copies to and from the host, are
-      put behind kernels. If not, each stays where few bytes want it, even if
-      the device waits there.
+    is_final: Whether nothing will be edited in the plan. Then orders of callees
+      that save nothing are given back, and collectives, and copies to and from
+      the host, are put behind kernels. If not, each stays where few bytes want
+      it, even if the device waits there.
     proves: Whether to spend time on showing that no order needs less, as far as
       the effort allows. Who edits the order next has no use for that.
 
@@ -62,7 +64,8 @@ def plan_module(
   with paused_collector():
     decision = _decide(module, device.platform, options, proves)
     planned = PlannedModule.of(module, decision)
-    if hides_transfers:
+    if is_final:
+      planned = without_needless(planned)
       planned = hide_planned_transfers(planned, device, options)
     if options.verify:
       verify_module(planned.model)

@@ -1,0 +1,77 @@
+"""Orders of loops' bodies and other callees that save nothing are given back.
+
+XLA:CPU runs instructions at once that share no memory, and on GPUs its order
+hides latency. Both are lost where a body runs in another order for fewer bytes,
+which are needless where the program's peak lies elsewhere
+(docs/how-it-works.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from jaxmem_hlo.assignment import AssignmentModel
+
+from jaxmem.planning.decision import Decision, ModulePlan, PlannedModule
+
+_Orders = dict[int, tuple[int, ...]]
+
+
+def without_needless[D: Decision](
+  planned: PlannedModule[D],
+) -> PlannedModule[D]:
+  """Returns a plan of as few bytes in which more callees keep XLA's order.
+
+  Args:
+    planned: A plan that nothing edits any more.
+  """
+  given, decision = planned.given, planned.decision
+  base = decision if isinstance(decision, ModulePlan) else decision.base
+  own = {
+    callee: tuple(i.id for i in given.schedule(callee))
+    for callee in base.orders
+    if callee != given.entry.id
+  }
+  if not own:
+    return planned
+  most_bytes = decision.planned_bytes
+  kept = _given_back(planned.model, {}, own, [*own], most_bytes)
+  if not kept:
+    return planned
+  orders = {c: order for c, order in base.orders.items() if c not in kept}
+  planned_bytes = planned.model.temp_bytes(kept)
+  if isinstance(decision, ModulePlan):
+    changed = {"orders": orders}
+  else:
+    changed = {"base": dataclasses.replace(base, orders=orders)}
+  return PlannedModule.of(
+    given,
+    dataclasses.replace(decision, planned_bytes=planned_bytes, **changed),
+  )
+
+
+def _given_back(
+  model: AssignmentModel,
+  kept: _Orders,
+  own: Mapping[int, tuple[int, ...]],
+  callees: Sequence[int],
+  most_bytes: int,
+) -> _Orders:
+  """Returns what else can be in XLA's order: all callees, or some of a half.
+
+  Args:
+    model: Of the planned module.
+    kept: Callees that are in XLA's order again -> that order.
+    own: XLA's order of each callee.
+    callees: Those to be tried.
+    most_bytes: Of temporaries.
+  """
+  tried = kept | {callee: own[callee] for callee in callees}
+  if model.temp_bytes(tried, most_bytes) <= most_bytes:
+    return tried
+  if len(callees) > 1:
+    half = len(callees) // 2
+    for part in (callees[:half], callees[half:]):
+      kept = _given_back(model, kept, own, part, most_bytes)
+  return kept
