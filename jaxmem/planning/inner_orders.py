@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxmem_hlo.assignment import AssignmentModel
 
@@ -40,11 +41,13 @@ def without_needless[D: Decision](
   if not kept:
     return planned
   orders = {c: order for c, order in base.orders.items() if c not in kept}
+  changed: dict[str, Any] = {"orders": orders}
+  if not isinstance(decision, ModulePlan):
+    base = dataclasses.replace(base, orders=orders)
+    ordered = AssignmentModel(base.apply(given), base.platform)
+    base = dataclasses.replace(base, planned_bytes=ordered.temp_bytes())
+    changed = {"base": base}
   planned_bytes = planned.model.temp_bytes(kept)
-  if isinstance(decision, ModulePlan):
-    changed = {"orders": orders}
-  else:
-    changed = {"base": dataclasses.replace(base, orders=orders)}
   return PlannedModule.of(
     given,
     dataclasses.replace(decision, planned_bytes=planned_bytes, **changed),

@@ -6,6 +6,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 from tiny_hlo import f32
 
 from jaxmem import Options, cost
+from jaxmem.planning.fit import LimitPlanner
 from jaxmem.planning.inner_orders import without_needless
 from jaxmem.planning.reorder import plan_module
 
@@ -66,6 +67,14 @@ class InnerOrdersTest(parameterized.TestCase):
     model = AssignmentModel(found.module, "cpu")
     self.assertEqual(model.temp_bytes(), found.decision.planned_bytes)
     self.assertLess(found.decision.planned_bytes, found.decision.baseline_bytes)
+
+  def test_under_a_limit_what_is_said_of_the_order_holds(self):
+    module, callees = _program((_SMALL, _LARGE))
+    planner = LimitPlanner(module, cost.device_for("cpu"), Options())
+    base = planner.fit(planner.total_bytes).decision.base
+    self.assertEqual(set(base.orders), {callees[1]})
+    model = AssignmentModel(base.apply(module), "cpu")
+    self.assertEqual(model.temp_bytes(), base.planned_bytes)
 
 
 if __name__ == "__main__":
