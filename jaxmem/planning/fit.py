@@ -305,12 +305,15 @@ class LimitPlanner:
       first_s=self._first_s[room],
       seconds=self._spent_s,
     )
-    planned = without_needless(
-      PlannedModule(given=base.planned.given, module=module, decision=decision)
-    )
-    if self._options.verify and (best.edits or hidden):
-      verify_module(planned.model)
-    return planned
+    given = base.planned.given
+    with self._timed():
+      planned = without_needless(
+        PlannedModule(given=given, module=module, decision=decision)
+      )
+      if self._options.verify and (best.edits or hidden):
+        verify_module(planned.model)
+    decision = dataclasses.replace(planned.decision, seconds=self._spent_s)
+    return dataclasses.replace(planned, decision=decision)
 
   def least_schedule_s(self, limit_bytes: int, most_s: float) -> float:
     """Returns seconds that no schedule that edits make fit a limit is below.
