@@ -43,6 +43,17 @@ _TRIES = flags.DEFINE_integer(
 _DEVICES = flags.DEFINE_integer(
   "devices", 1, "How many devices the programs run on: 1, or an even number."
 )
+_PLANS = flags.DEFINE_integer(
+  "plans",
+  1,
+  "Every so many seeds `jaxmem.plan` is asked as well, which compiles the"
+  " program twice more; 0: never.",
+)
+_MOST_OPERATIONS = flags.DEFINE_integer(
+  "most_operations",
+  random_programs.MOST_OPERATIONS,
+  "Of a program, and of each body in it; 2 at the least.",
+)
 _DIGESTS = flags.DEFINE_list(
   "digests", [], "Only prints the digests of these seeds' plans."
 )
@@ -50,7 +61,11 @@ _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 
 def _generate(seed: int) -> random_programs.Program:
-  return random_programs.generate(seed, _DEVICES.value)
+  return random_programs.generate(seed, _DEVICES.value, _MOST_OPERATIONS.value)
+
+
+def _is_by_plan(seed: int) -> bool:
+  return bool(_PLANS.value) and seed % _PLANS.value == 0
 
 
 def measure(seeds: range) -> dict[str, Any]:
@@ -59,7 +74,7 @@ def measure(seeds: range) -> dict[str, Any]:
   counts: collections.Counter[str] = collections.Counter()
   failures: dict[int, dict[str, str]] = {}
   for seed in seeds:
-    outcome = random_programs.check(_generate(seed))
+    outcome = random_programs.check(_generate(seed), by_plan=_is_by_plan(seed))
     counts += outcome.counts
     if outcome.failures:
       failures[seed] = outcome.failures
@@ -74,6 +89,8 @@ def measure(seeds: range) -> dict[str, Any]:
     "first": seeds.start,
     "count": len(seeds),
     "devices": _DEVICES.value,
+    "most_operations": _MOST_OPERATIONS.value,
+    "plans": _PLANS.value,
     "counts": dict(sorted(counts.items())),
     "failures": failures,
     "cpu_s": round(time.process_time() - start_s, 1),
@@ -89,7 +106,9 @@ def _report(seed: int, failures: dict[str, str]) -> None:
     print(f"seed {seed}: {name}: {why}", file=sys.stderr)
     small = random_programs.minimise(
       _generate(seed),
-      lambda part, name=name: random_programs.fails(part, name),
+      lambda part, name=name: random_programs.fails(
+        part, name, by_plan=_is_by_plan(seed)
+      ),
       _TRIES.value,
     )
     print(small, file=sys.stderr, flush=True)
@@ -104,6 +123,7 @@ def _differing(seeds: list[int]) -> list[int]:
     [
       *program,
       f"--devices={_DEVICES.value}",
+      f"--most_operations={_MOST_OPERATIONS.value}",
       f"--digests={','.join(map(str, seeds))}",
     ],
     # Sets are in another order there.

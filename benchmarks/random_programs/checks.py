@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -13,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 from jaxmem_hlo.assignment import AssignmentModel
-from jaxmem_hlo.buffers import UnsupportedModuleError
 from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks.compiled_programs import total_bytes
+from benchmarks.random_programs.claims import Claims, NotModelledError, heard
 from benchmarks.random_programs.orders import all_orders
 from benchmarks.random_programs.program import Program
 from jaxmem.graph import from_hlo
@@ -33,7 +32,6 @@ _PACKED_WELL = 1.01
 _LEAST_SHARE, _MOST_SHARE = 0.5, 0.95
 # By jax alone, until one gives other bits than the first.
 _MOST_COMPILES = 16
-_PLAN_CHECKS = frozenset({"prediction", "repeated", "bound", "optimal"})
 # Of the largest value: what rounding elsewhere may change.
 _ROUNDING = {"float32": 1e-4, "complex64": 1e-4, "bfloat16": 3e-2}
 
@@ -53,23 +51,22 @@ class Outcome:
   failures: dict[str, str]
 
 
-def check(program: Program) -> Outcome:
-  """Runs all checks of a program on this machine's CPU."""
-  checked = _Checks(program)
+def check(program: Program, *, by_plan: bool = True) -> Outcome:
+  """Runs all checks of a program on this machine's CPU.
+
+  Args:
+    program: The program.
+    by_plan: Whether `jaxmem.plan` is asked as well, which compiles it twice
+      more. Otherwise the plan is the one that `jaxmem.jit` made.
+  """
+  checked = _Checks(program, by_plan)
   checked.run()
   return Outcome(counts=checked.counts, failures=checked.failures)
 
 
-def fails(program: Program, name: str) -> bool:
-  """Whether a check fails, with no more work than that takes."""
-  checked = _Checks(program)
-  if name in _PLAN_CHECKS:
-    # Programs that jax.jit refuses are the generator's fault.
-    with contextlib.suppress(Exception):
-      checked.check_plan()
-  else:
-    checked.run()
-  return name in checked.failures
+def fails(program: Program, name: str, *, by_plan: bool = True) -> bool:
+  """Whether a check fails; see `check`."""
+  return name in check(program, by_plan=by_plan).failures
 
 
 def digest(program: Program) -> str:
@@ -98,10 +95,11 @@ def _decided(request: Request, module: Module, platform: str) -> Decision:
 class _Checks:
   """The checks of one program; each adds to the counts and the failures."""
 
-  def __init__(self, program: Program):
+  def __init__(self, program: Program, by_plan: bool):
     self.counts: collections.Counter[str] = collections.Counter()
     self.failures: dict[str, str] = {}
     self._program = program
+    self._by_plan = by_plan
 
   def run(self) -> None:
     """Runs them all; what cannot be run is a failure, too."""
@@ -117,10 +115,14 @@ class _Checks:
       self.failures["generator"] = repr(error)
       return
     try:
-      self._check_unlimited(own, expected)
-      plan = self.check_plan()
-      if plan is not None:
-        self._check_limited(plan, expected)
+      claims = self._check_unlimited(own, expected)
+      if self._by_plan:
+        claims = Claims.of_plan(plan(self._program))
+        self.counts["by_plan"] += 1
+      self._check_claims(claims)
+      self._check_limited(claims, expected)
+    except NotModelledError:
+      self.counts["not_modelled"] += 1
     except Exception as error:
       self.failures["crash"] = f"{type(error).__name__}: {error}"
 
@@ -138,8 +140,9 @@ class _Checks:
         self.failures["arguments"] = "an argument was written to"
     return outputs
 
-  def _check_unlimited(self, own: Any, expected: Outputs) -> None:
-    planned = self._compile(jaxmem.jit)
+  def _check_unlimited(self, own: Any, expected: Outputs) -> Claims:
+    with heard() as compiles:
+      planned = self._compile(jaxmem.jit)
     are_equal = _are_equal(self._outputs(planned), expected)
     # By numpy, which compiles nothing.
     is_finite = all(np.isfinite(np.asarray(each)).all() for each in expected)
@@ -152,6 +155,7 @@ class _Checks:
     found, before = (each.temp_size_in_bytes for each in memory)
     self._require("temporaries", found <= before, f"{found} above {before}")
     self.counts["saved"] += found < before
+    return Claims.of_compile(*compiles[-1], planned, own)
 
   def _is_undecided(self, expected: Outputs) -> bool:
     """Whether `jax.jit` alone gives other bits when it compiles once more."""
@@ -160,34 +164,23 @@ class _Checks:
       for _ in range(_MOST_COMPILES)
     )
 
-  def check_plan(self) -> jaxmem.Plan | None:
-    """Checks the plan without a limit; runs nothing.
-
-    Returns:
-      The plan; None if the program holds what jaxmem says it does not model.
-    """
-    try:
-      made = plan(self._program)
-    except RuntimeError as error:
-      if not isinstance(error.__cause__, UnsupportedModuleError):
-        raise
-      self.counts["not_modelled"] += 1
-      return None
-    errors = made.model_error, made.baseline_model_error
+  def _check_claims(self, claims: Claims) -> None:
+    """Checks what is said of the plan without a limit; runs nothing."""
+    errors = claims.model_errors
     self._require("prediction", errors == (0, 0), f"misses by {errors}")
-    self.counts[f"status_{made.status}"] += 1
-    self._check_orders(made)
-    return made
-
-  def _check_orders(self, plan: jaxmem.Plan) -> None:
-    """Plans once more, and compares the plan with all orders, or some."""
-    program: Any = plan.program
-    given, decision = program.planned.given, program.planned.decision
-    again = _decided(program.request, given, decision.platform)
+    self.counts[f"status_{claims.status}"] += 1
+    # Plans once more.
+    again = _decided(claims.request, claims.given, claims.decision.platform)
     assert isinstance(again, ModulePlan)
-    same = dataclasses.replace(again, seconds=decision.seconds)
-    self._require("repeated", same == decision, "another plan at once")
-    module = given.with_bitcasts(decision.removed_copies)
+    same = dataclasses.replace(again, seconds=claims.decision.seconds)
+    is_same = same == claims.decision
+    self._require("repeated", is_same, "another plan at once")
+    self._check_orders(claims)
+
+  def _check_orders(self, claims: Claims) -> None:
+    """Compares the plan with all orders, or some."""
+    decision = claims.decision
+    module = claims.given.with_bitcasts(decision.removed_copies)
     module = module.with_schedules(
       {k: v for k, v in decision.orders.items() if k != module.entry.id}
     )
@@ -196,23 +189,22 @@ class _Checks:
     if entry.graph.num_nodes > _MAX_NODES:
       return
     orders = itertools.islice(all_orders(entry.graph), _MAX_ORDERS + 1)
-    least, count = plan.temp_bytes, 0
+    least, count = claims.temp_bytes, 0
     for order in orders:
       ids = {module.entry.id: tuple(entry.schedule(order))}
       least, count = min(least, model.temp_bytes(ids)), count + 1
     is_whole = count <= _MAX_ORDERS
     self.counts["all_orders" if is_whole else "some_orders"] += 1
-    bound = plan.lower_bound_bytes
+    bound = claims.lower_bound_bytes
     self._require("bound", bound <= least, f"{bound} above {least}")
-    if plan.status == "optimal":
-      is_least = plan.temp_bytes <= max(least * _PACKED_WELL, bound)
-      self._require("optimal", is_least, f"{plan.temp_bytes} above {least}")
+    if claims.status == "optimal":
+      is_least = claims.temp_bytes <= max(least * _PACKED_WELL, bound)
+      self._require("optimal", is_least, f"{claims.temp_bytes} above {least}")
 
-  def _check_limited(self, plan: jaxmem.Plan, expected: Outputs) -> None:
+  def _check_limited(self, claims: Claims, expected: Outputs) -> None:
     source = random.Random(self._program.seed)
     share = source.uniform(_LEAST_SHARE, _MOST_SHARE)
-    fixed = plan.total_bytes - plan.temp_bytes
-    limit = max(1, fixed + int(share * plan.temp_bytes))
+    limit = max(1, claims.fixed_bytes + int(share * claims.temp_bytes))
     try:
       limited = self._compile(jaxmem.jit, memory_limit=limit)
       self.counts["feasible"] += 1

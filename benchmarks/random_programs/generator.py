@@ -30,24 +30,31 @@ _SHARDED_SHAPES = (
   *((16, 4, 16), (8, 2, 8, 4), (3, 5)),
 )
 _SHARDED_WEIGHTS = {"constraint": 4, "all_reduce": 2, "all_gather": 2}
+_NUM_OPERATIONS = (2, 4, 6, 8, 10, 14, 20)
+MOST_OPERATIONS = _NUM_OPERATIONS[-1]
 _MAX_DEPTH = 2
 _MAX_CHOICE = 1 << 10
 
 
-def generate(seed: int, num_devices: int = 1) -> Program:
+def generate(
+  seed: int, num_devices: int = 1, most_operations: int = MOST_OPERATIONS
+) -> Program:
   """Returns the program of a seed, and of a number of devices.
 
   Args:
     seed: Any number.
     num_devices: 1, or an even number: a mesh of one axis or of two.
+    most_operations: Of the program, and of each body in it; 2 at the least.
+      Another number is another program of each seed.
   """
-  return _Generator(seed, num_devices).program()
+  return _Generator(seed, num_devices, most_operations).program()
 
 
 class _Generator:
-  def __init__(self, seed: int, num_devices: int):
+  def __init__(self, seed: int, num_devices: int, most_operations: int):
     self._seed = seed
     self._num_devices = num_devices
+    self._most_operations = most_operations
     self._source = random.Random(seed)
     self._next = 0
     # Some programs are all of one type, as most users' are.
@@ -59,7 +66,8 @@ class _Generator:
     source = self._source
     arguments = self._arguments()
     known = [argument.number for argument in arguments]
-    count = source.choice((2, 4, 6, 8, 10, 14, 20))
+    counts = [n for n in _NUM_OPERATIONS if n <= self._most_operations]
+    count = source.choice(counts)
     operations = self._operations(count, known, depth=0)
     made = [each.number for each in operations]
     outputs = [made[-1]]
@@ -146,7 +154,8 @@ class _Generator:
     if depth < _MAX_DEPTH and source.random() < 0.25:
       weights = _TRAIN_BODY_WEIGHTS if self._is_train else _BODY_WEIGHTS
       kind = self._drawn(BODIES, weights, sharding.BODIES)
-      length = source.randint(1, 10 if self._is_train and not depth else 4)
+      most = 10 if self._is_train and not depth else 4
+      length = source.randint(1, min(most, self._most_operations))
       body = self._operations(length, [*known, number], depth + 1)
     else:
       weights = _TRAIN_KIND_WEIGHTS if self._is_train else _KIND_WEIGHTS

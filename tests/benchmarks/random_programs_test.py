@@ -1,5 +1,6 @@
 """Random programs: what has to hold of each, and that it is looked at."""
 
+import collections
 import dataclasses
 import itertools
 from unittest import mock
@@ -11,12 +12,20 @@ import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
 from jax.sharding import PartitionSpec as P
+from jaxmem_hlo.buffers import UnsupportedModuleError
 
 import jaxmem
-from benchmarks.random_programs import bodies, checks, kinds, sharding
+from benchmarks.random_programs import (
+  bodies,
+  checks,
+  claims,
+  kinds,
+  sharding,
+)
 from benchmarks.random_programs.generator import generate
 from benchmarks.random_programs.minimiser import minimise, size
 from benchmarks.random_programs.program import Argument, Operation, Program
+from jaxmem import planning
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 
@@ -66,6 +75,53 @@ class ChecksTest(parameterized.TestCase):
   @pytest.mark.slow
   def test_more_sharded_programs(self, seed):
     self.check(seed, _NUM_DEVICES)
+
+
+class ByCompileTest(parameterized.TestCase):
+  """Without `jaxmem.plan`, what `jaxmem.jit` decided is checked."""
+
+  @parameterized.product(seed=(0, 3, _SHORT), num_devices=(1, _NUM_DEVICES))
+  def test_the_same_is_checked(self, seed, num_devices):
+    program = generate(seed, num_devices)
+    outcomes = [checks.check(program, by_plan=each) for each in (True, False)]
+    by_plan, by_compile = (outcome.counts for outcome in outcomes)
+    self.assertEqual([outcome.failures for outcome in outcomes], [{}, {}])
+    self.assertEqual(by_plan - by_compile, collections.Counter(by_plan=1))
+    self.assertEmpty(by_compile - by_plan)
+
+  @parameterized.parameters("prediction", "bound")
+  def test_false_claims(self, name):
+    claim = {"prediction": "planned_bytes", "bound": "lower_bound_bytes"}[name]
+    of_compile = claims.Claims.of_compile
+
+    def false(record, planned, *compiled):
+      decision = dataclasses.replace(planned.decision, **{claim: 1 << 40})
+      planned = dataclasses.replace(planned, decision=decision)
+      found = of_compile(record, planned, *compiled)
+      return dataclasses.replace(
+        found, lower_bound_bytes=decision.lower_bound_bytes
+      )
+
+    with mock.patch.object(claims.Claims, "of_compile", false):
+      outcome = checks.check(generate(_SHORT), by_plan=False)
+    self.assertIn(name, outcome.failures)
+
+  def test_what_was_left_to_xla_is_told(self):
+    def fails(*_):
+      raise ZeroDivisionError
+
+    with mock.patch.object(planning.Request, "decide", fails):
+      outcome = checks.check(generate(_SHORT), by_plan=False)
+    self.assertIn("ZeroDivisionError", outcome.failures["crash"])
+
+  def test_what_is_not_modelled_is_counted(self):
+    def fails(*_):
+      raise UnsupportedModuleError("an operation nobody knows")
+
+    with mock.patch.object(planning.Request, "decide", fails):
+      outcome = checks.check(generate(_SHORT), by_plan=False)
+    self.assertEqual(outcome.counts["not_modelled"], 1)
+    self.assertEqual(outcome.failures, {})
 
 
 class BrokenTest(parameterized.TestCase):
@@ -174,6 +230,14 @@ class GeneratorTest(absltest.TestCase):
     first, again = generate(3).values(), generate(3).values()
     jax.tree.map(np.testing.assert_array_equal, first, again)
 
+  def test_fewer_operations_make_another_program(self):
+    for seed in range(30):
+      short = generate(seed, most_operations=4)
+      self.assertLessEqual(len(short.operations), 4)
+      for each in _flat(short.operations):
+        self.assertLessEqual(len(each.body), 4)
+    self.assertEqual(generate(3, most_operations=20), generate(3))
+
   def test_variety(self):
     programs = [generate(seed) for seed in range(_NUM_SEEDS)]
     used = {each.kind for p in programs for each in _flat(p.operations)}
@@ -252,8 +316,11 @@ class BenchmarkTest(parameterized.TestCase):
     (row,) = benchmark_process.rows(
       *("random_programs_benchmark", f"--first={_SHORT}", "--count=1"),
       *(f"--again={_SHORT}", f"--devices={num_devices}"),
+      *("--plans=2", "--most_operations=4"),
     )
     self.assertEqual((row["first"], row["count"]), (_SHORT, 1))
+    self.assertEqual((row["plans"], row["most_operations"]), (2, 4))
+    self.assertNotIn("by_plan", row["counts"])
     self.assertEqual(row["devices"], num_devices)
     self.assertEqual(row["failures"], {})
     self.assertEqual(row["counts"]["outputs"], 1)
