@@ -273,6 +273,8 @@ class _Search:
   def _best_group(self) -> tuple[tuple[Gap, ...], Move] | None:
     finder = self._finder
     best = None
+    # Most gaps keep many inputs alive, each of them the same.
+    seen: set[tuple[tuple[Gap, ...], int]] = set()
     for (_, depth), gaps in self._groups().items():
       if len(gaps) < 2:
         continue
@@ -281,6 +283,9 @@ class _Search:
         group = tuple(gaps[:count])
         if count > len(gaps) or group in self._gaps.refused:
           continue
+        if (group, depth) in seen:
+          continue
+        seen.add((group, depth))
         move = finder.find(group, depth)
         if move is not None and (
           best is None or finder.worth(move) > finder.worth(best[1])

@@ -57,10 +57,13 @@ def unavoidable_bytes(
     # What of it passes by as well comes off: it cannot be more.
     if own_bytes + int(passing[step:stop].min()) <= best_bytes:
       continue
-    others = passing[step:stop].copy()
+    changes = np.zeros(stop - step + 1, np.int64)
     for value in own:
       for first, end in spans.get(value, ()):
-        others[max(0, first - step) : max(0, end - step)] -= sizes[value]
+        if first < stop and end > step:
+          changes[max(0, first - step)] -= sizes[value]
+          changes[min(end, stop) - step] += sizes[value]
+    others = passing[step:stop] + changes[:-1].cumsum()
     num_bytes = own_bytes + int(others.min())
     if num_bytes > best_bytes:
       best_bytes, best_step = num_bytes, step + int(others.argmin())

@@ -87,9 +87,11 @@ class TrafficCounter:
 
   def _read(self, instruction: Instruction) -> float:
     total = 0.0
-    for operand in dict.fromkeys(instruction.operands):
+    places: dict[int, list[int]] = {}
+    for number, operand in enumerate(instruction.operands):
+      places.setdefault(operand, []).append(number)
+    for operand, numbers in places.items():
       size = array_bytes(instruction.computation.by_id[operand].shape)
-      numbers = [n for n, o in enumerate(instruction.operands) if o == operand]
       if instruction.opcode == "fusion":
         body = self._module.by_id[instruction.callees[0]]
         read = sum(self._read_of(body, body.parameters[n]) for n in numbers)

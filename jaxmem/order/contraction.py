@@ -112,11 +112,16 @@ class _Contractor:
     contested: set[int] = set()
     merged: set[int] = set()
     changed: set[int] = set()
+    # A node may have pairs of each operand with each output.
+    outlives: dict[int, bool] = {}
     for a, b in self._shares[node]:
-      never = self._live_at_end[a] or any(
-        self._groups.precedes(node, t) for t in self._touchers[a]
-      )
-      if never or a in merged or b in merged:
+      if a in merged or b in merged:
+        continue
+      if a not in outlives:
+        outlives[a] = self._live_at_end[a] or any(
+          self._groups.precedes(node, t) for t in self._touchers[a]
+        )
+      if outlives[a]:
         continue
       # The pairs are used in this order, so an earlier one might take a or b.
       free = a not in contested and b not in contested

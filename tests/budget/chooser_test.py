@@ -244,6 +244,17 @@ class GreedyTest(absltest.TestCase):
     self.assertLen(plan.events, 304)
     self.assertLess(found.call_count, 150 * len(plan.events))
 
+  def test_gaps_that_keep_the_same_inputs_are_joined_once(self):
+    # Eight values of 10 bytes are made of eight inputs of 4 that nobody else
+    # reads: only closing several gaps at once frees more than it keeps.
+    problem = budget_problems.common_inputs(8, 8)
+    with _counted(moves.MoveFinder, "find") as found:
+      plan = greedy.Start(problem).solve(70, Style(depth=2))
+    self.assertLessEqual(plan.peak_bytes, 70)
+    joined = [c for c in found.call_args_list if len(c.args[1]) > 1]
+    # Five numbers of gaps at two depths, not for each of the inputs.
+    self.assertBetween(len(joined), 1, 10)
+
   def test_delete_keeps_the_limit(self):
     problem = budget_problems.chain(6)
     plan = Profile(problem, [(0, 11), (1, 10), (2, 9)])

@@ -58,6 +58,47 @@ def chain(
   )
 
 
+def common_inputs(num_inputs: int, num_values: int) -> BudgetProblem:
+  """Builds values that are all made of the same inputs, and read in reverse.
+
+  An input has 4 bytes, a value 10; the values may run again, for a second each.
+  """
+  forward = num_inputs + num_values
+  end = forward + num_values
+  values = [
+    StoredValue(
+      name=f"i{k}",
+      size_bytes=4,
+      producer=k,
+      uses=tuple(range(num_inputs, forward)),
+    )
+    for k in range(num_inputs)
+  ]
+  values += [
+    StoredValue(
+      name=f"v{k}",
+      size_bytes=10,
+      producer=num_inputs + k,
+      uses=(end - 1 - k,),
+    )
+    for k in range(num_values)
+  ]
+  units = [
+    Unit(
+      step=num_inputs + k,
+      outputs=(num_inputs + k,),
+      inputs=tuple(range(num_inputs)),
+      seconds=1.0,
+      value=Value(instruction=100 + num_inputs + k),
+    )
+    for k in range(num_values)
+  ]
+  steps = [Step(instruction=100 + s, name=f"s{s}") for s in range(end)]
+  return BudgetProblem(
+    steps=tuple(steps), values=tuple(values), units=tuple(units)
+  )
+
+
 def residual_chain(num_layers: int) -> BudgetProblem:
   """Builds forward and backward of residual blocks of two dense layers.
 

@@ -1,9 +1,11 @@
+from unittest import mock
+
 import random_graphs
 from absl.testing import absltest
 from naive_peak import check_peak
 
 from jaxmem.graph import Buffer, liveness
-from jaxmem.order import contract
+from jaxmem.order import contract, contraction
 
 
 def _optimum(graph):
@@ -30,6 +32,28 @@ class ContractionTest(absltest.TestCase):
         expanded = contraction.expand(order)
         peak_bytes = liveness.peak_bytes(contraction.graph, order)
         check_peak(graph, expanded, peak_bytes)
+
+  def test_many_pairs_of_a_node_ask_once_for_each_operand(self):
+    # An optimizer's update in one fusion: any gradient may be written over by
+    # any of the new values, but all of them are read once more.
+    number = 30
+    nodes = [(), (0,), (0, 1)]
+    read = range(number)
+    buffers = [
+      Buffer(name=f"a{n}", size_bytes=8, touchers=(0, 1, 2), definer=0)
+      for n in read
+    ] + [
+      Buffer(name=f"b{n}", size_bytes=8, touchers=(1, 2), definer=1)
+      for n in read
+    ]
+    pairs = tuple((a, number + b) for a in read for b in read)
+    graph = random_graphs.build(nodes, buffers, shares=((), pairs, ()))
+    groups = contraction._Groups
+    with mock.patch.object(
+      groups, "precedes", autospec=True, side_effect=groups.precedes
+    ) as precedes:
+      contract(graph)
+    self.assertLess(precedes.call_count, len(pairs))
 
   def test_a_chain_that_only_grows_becomes_one_node(self):
     # Every value is read by the last node: nothing is freed before it.

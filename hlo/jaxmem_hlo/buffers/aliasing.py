@@ -171,11 +171,13 @@ def _default_rule(
   module: Module, operand: Instruction, user: Instruction, index: ShapeIndex
 ) -> bool:
   opcode = user.opcode
-  numbers = [i for i, o in enumerate(user.operands) if o == operand.id]
   if opcode == "fusion":
-    return _fusion_rule(module, numbers[0], user)
+    return _fusion_rule(module, user.operands.index(operand.id), user)
   if opcode in ("while", "conditional"):
     return True
+  if opcode in ELEMENTWISE:
+    return True
+  numbers = [i for i, o in enumerate(user.operands) if o == operand.id]
   if opcode in ("dynamic-update-slice", "scatter", "set-dimension-size"):
     return numbers == [0]
   if opcode == "triangular-solve":
@@ -184,7 +186,7 @@ def _default_rule(
     if len(operand.computation.users[operand.id]) != 1:
       return False
     return len(user.operands) == 1 or [index[0]] == numbers
-  return opcode in ELEMENTWISE
+  return False
 
 
 def _fusion_rule(module: Module, number: int, fusion: Instruction) -> bool:

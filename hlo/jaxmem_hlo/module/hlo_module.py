@@ -25,12 +25,22 @@ class Instruction:
     id: Unique in the module.
     opcode: For example "fusion" or "dynamic-update-slice".
     operands: Ids of the operands, in order, with repetitions.
+    callees: Ids of the called computations, in the proto's order.
     shape: What it returns.
     computation: The computation that holds the instruction.
   """
 
-  __slots__ = ("computation", "id", "opcode", "operands", "proto", "shape")
+  __slots__ = (
+    "callees",
+    "computation",
+    "id",
+    "opcode",
+    "operands",
+    "proto",
+    "shape",
+  )
 
+  callees: tuple[int, ...]
   operands: tuple[int, ...]
   shape: hlo_pb2.Shape
 
@@ -46,6 +56,9 @@ class Instruction:
     if name == "operands":
       self.operands = tuple(self.proto.operand_ids)
       return self.operands
+    if name == "callees":
+      self.callees = tuple(self.proto.called_computation_ids)
+      return self.callees
     if name == "shape":
       self.shape = self.proto.shape
       return self.shape
@@ -60,11 +73,6 @@ class Instruction:
   def control_predecessors(self) -> tuple[int, ...]:
     """Ids of the instructions that must run before this one."""
     return tuple(self.proto.control_predecessor_ids)
-
-  @property
-  def callees(self) -> tuple[int, ...]:
-    """Ids of the called computations, in the proto's order."""
-    return tuple(self.proto.called_computation_ids)
 
   def is_elementwise_on(self, operand: int) -> bool:
     """Whether each element depends on the same place of an operand alone."""
