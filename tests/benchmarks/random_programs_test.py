@@ -16,6 +16,7 @@ from jaxmem_hlo.buffers import UnsupportedModuleError
 
 import jaxmem
 from benchmarks.random_programs import (
+  MOST_OPERATIONS,
   bodies,
   checks,
   claims,
@@ -38,6 +39,8 @@ _NUM_QUICK_SHARDED = 4
 _NUM_SHARDED = 24
 # Of programs in which a defect was found, once.
 _FOUND = (8, 266)
+_FOUND_SHORT = (16_756, 18_024)
+_SHORT_OPERATIONS = 4
 # A short one that has something to order and to fit.
 _SHORT = 7
 
@@ -49,8 +52,8 @@ def _flat(operations):
 
 
 class ChecksTest(parameterized.TestCase):
-  def check(self, seed, num_devices=1):
-    program = generate(seed, num_devices)
+  def check(self, seed, num_devices=1, most_operations=MOST_OPERATIONS):
+    program = generate(seed, num_devices, most_operations)
     outcome = checks.check(program)
     self.assertEqual(outcome.failures, {}, str(program))
     if num_devices > 1 and outcome.counts["refused_by_xla"]:
@@ -61,6 +64,10 @@ class ChecksTest(parameterized.TestCase):
   @parameterized.parameters(*sorted({*range(_NUM_QUICK), *_FOUND}))
   def test_programs(self, seed):
     self.check(seed)
+
+  @parameterized.parameters(*_FOUND_SHORT)
+  def test_short_programs(self, seed):
+    self.check(seed, most_operations=_SHORT_OPERATIONS)
 
   @parameterized.parameters(*range(_NUM_QUICK, _NUM_SEEDS))
   @pytest.mark.slow

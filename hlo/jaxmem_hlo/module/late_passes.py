@@ -4,8 +4,9 @@ Optimization barriers keep passes from merging or moving what lies on their two
 sides. Once the order is fixed they say nothing more. Tuples of which only
 elements are read go, too, on GPUs since jaxlib 0.12: a barrier leaves one, and
 a step that returns an argument has one; and so do those that only put together
-again what was one tuple. Buffers are assigned without them; so a plan has to be
-made without them.
+again what was one tuple. What nobody reads any more goes with them, unless it
+has a side effect: a barrier may have kept products alive that no one wants.
+Buffers are assigned without all that; so a plan has to be made without it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from jaxmem_hlo.proto import hlo_pb2
 
 _BARRIER = "opt-barrier"
 _ELEMENT = "get-tuple-element"
+# Opcodes that begin so stay although nobody reads them.
+_EFFECTS = ("infeed", "outfeed", "recv", "rng-get-and-update-state", "send")
 
 
 def apply_late_passes(module: Module, platform: str) -> Module:
@@ -40,8 +43,9 @@ def apply_late_passes(module: Module, platform: str) -> Module:
   proto = hlo_pb2.Module()
   proto.CopyFrom(module.proto)
   sequences = proto.schedule.sequences
+  effects = _SideEffects(proto)
   for computation in proto.computations:
-    gone = _expand(computation, has_tuples)
+    gone = _expand(computation, has_tuples, effects)
     if gone and computation.id in sequences:
       ids = sequences[computation.id].instruction_ids
       ids[:] = [i for i in ids if i not in gone]
@@ -68,7 +72,36 @@ def _may_change(module: Module, has_tuples: bool) -> bool:
   return False
 
 
-def _expand(computation: hlo_pb2.Computation, has_tuples: bool) -> set[int]:
+class _SideEffects:
+  """Which instructions do more than what their results say.
+
+  Args:
+    proto: The module.
+  """
+
+  def __init__(self, proto: hlo_pb2.Module):
+    self._computations = {c.id: c for c in proto.computations}
+    self._known: dict[int, bool] = {}
+
+  def has(self, instruction: hlo_pb2.Instruction) -> bool:
+    """Whether an instruction, or what it calls, has a side effect."""
+    return (
+      instruction.opcode.startswith(_EFFECTS)
+      or instruction.opcode.endswith(("-start", "-done"))
+      or instruction.custom_call_has_side_effect
+      or any(map(self._has_within, instruction.called_computation_ids))
+    )
+
+  def _has_within(self, computation_id: int) -> bool:
+    if computation_id not in self._known:
+      instructions = self._computations[computation_id].instructions
+      self._known[computation_id] = any(map(self.has, instructions))
+    return self._known[computation_id]
+
+
+def _expand(
+  computation: hlo_pb2.Computation, has_tuples: bool, effects: _SideEffects
+) -> set[int]:
   """Takes out of a computation what goes; returns its ids."""
   instead = _replacements(computation, has_tuples)
   if not instead:
@@ -81,7 +114,7 @@ def _expand(computation: hlo_pb2.Computation, has_tuples: bool) -> set[int]:
         _follow(instead, o) for o in instruction.operand_ids
       ]
       waits[:] = [p for p in waits if p not in instead]
-  gone = _unused(computation, instead)
+  gone = _unused(computation, instead, effects)
   for number in reversed(range(len(computation.instructions))):
     if computation.instructions[number].id in gone:
       del computation.instructions[number]
@@ -90,13 +123,18 @@ def _expand(computation: hlo_pb2.Computation, has_tuples: bool) -> set[int]:
 
 
 def _unused(
-  computation: hlo_pb2.Computation, instead: Mapping[int, int]
+  computation: hlo_pb2.Computation,
+  instead: Mapping[int, int],
+  effects: _SideEffects,
 ) -> set[int]:
-  """What is read no more, and tuples and elements that only such things read.
+  """What is read no more, and what only such things read.
+
+  Parameters stay, and so does what others wait for, or what waits for others.
 
   Args:
     computation: The computation, in which nothing reads what is replaced.
     instead: What is replaced.
+    effects: What has a side effect stays.
   """
   by_id = {i.id: i for i in computation.instructions}
   num_reads = collections.Counter(
@@ -113,7 +151,9 @@ def _unused(
     if (
       instruction.id not in gone
       and not num_reads[instruction.id]
-      and instruction.opcode in ("tuple", _ELEMENT)
+      and not instruction.control_predecessor_ids
+      and instruction.opcode != "parameter"
+      and not effects.has(instruction)
     ):
       gone.add(instruction.id)
       num_reads.subtract(instruction.operand_ids)

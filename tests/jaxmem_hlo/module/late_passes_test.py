@@ -129,6 +129,27 @@ class TupleTest(parameterized.TestCase):
     self.assertEqual(entry.root.operands, (x, kept))
     self.assertIn(both, entry.by_id)
 
+  def test_what_only_a_barrier_kept_goes_with_it(self):
+    builder, main, x, a = _begin()
+    before = main.op("sine", f32(4), a, name="before")
+    dead = main.op("negate", f32(4), before, name="dead")
+    waited_for = main.op("negate", f32(4), a, name="waited_for")
+    effect = main.op(
+      "custom-call",
+      f32(4),
+      a,
+      name="effect",
+      custom_call_has_side_effect=True,
+    )
+    both = main.tuple(x, dead, effect, waited_for)
+    shape = tuple_of(f32(4), f32(4), f32(4), f32(4))
+    barrier = main.op("opt-barrier", shape, both, name="barrier")
+    first = main.element(barrier, 0, name="first")
+    main.op("cosine", f32(4), first, name="root", after=(waited_for,))
+    expanded = apply_late_passes(builder.module(main), "cpu")
+    names = [i.name for i in expanded.schedule(expanded.entry.id)]
+    self.assertEqual(names, ["x", "a", "waited_for", "effect", "root"])
+
   def test_xla_left_them_on_gpus_before(self):
     module, _, _ = self.module()
     with tiny_hlo.jaxlib("0.11.2"):
