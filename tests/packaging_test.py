@@ -123,6 +123,25 @@ class ReleaseTest(parameterized.TestCase):
     self.assertNotIn("password:", workflow)
 
 
+class RandomProgramsTest(absltest.TestCase):
+  def test_github_tries_each_seed_of_a_night_once(self):
+    workflow = _read(".github/workflows/random-programs.yml")
+    [parts] = re.findall(r"^ +part: \[(.+)\]$", workflow, re.MULTILINE)
+    numbers = {
+      name: int(re.findall(rf"^ +{name}: (\d+)$", workflow, re.MULTILINE)[0])
+      for name in ("PER_NIGHT", "PER_PART")
+    }
+    self.assertEqual(
+      [int(part) for part in parts.split(",")],
+      [*range(numbers["PER_NIGHT"] // numbers["PER_PART"])],
+    )
+    self.assertEqual(numbers["PER_NIGHT"], 100_000)
+    command = workflow[workflow.index("benchmarks.random_programs_benchmark") :]
+    benchmark = _read("benchmarks/random_programs_benchmark.py")
+    for option in re.findall(r"--(\w+)=", command):
+      self.assertIn(f'"{option}"', benchmark)
+
+
 class JaxVersionTest(absltest.TestCase):
   """The Makefile says which versions of jax are tested beside the newest."""
 
