@@ -12,7 +12,8 @@ Buffers are assigned without all that; so a plan has to be made without it.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 
 from jaxmem_hlo.module import shapes, xla_version
 from jaxmem_hlo.module.hlo_module import Module
@@ -21,6 +22,7 @@ from jaxmem_hlo.proto import hlo_pb2
 
 _BARRIER = "opt-barrier"
 _ELEMENT = "get-tuple-element"
+_HasEffect = Callable[[hlo_pb2.Instruction], bool]
 # Opcodes that begin so stay although nobody reads them.
 _EFFECTS = ("infeed", "outfeed", "recv", "rng-get-and-update-state", "send")
 
@@ -43,9 +45,9 @@ def apply_late_passes(module: Module, platform: str) -> Module:
   proto = hlo_pb2.Module()
   proto.CopyFrom(module.proto)
   sequences = proto.schedule.sequences
-  effects = _SideEffects(proto)
+  has_effect = _effects(proto)
   for computation in proto.computations:
-    gone = _expand(computation, has_tuples, effects)
+    gone = _expand(computation, has_tuples, has_effect)
     if gone and computation.id in sequences:
       ids = sequences[computation.id].instruction_ids
       ids[:] = [i for i in ids if i not in gone]
@@ -72,35 +74,27 @@ def _may_change(module: Module, has_tuples: bool) -> bool:
   return False
 
 
-class _SideEffects:
-  """Which instructions do more than what their results say.
+def _effects(proto: hlo_pb2.Module) -> _HasEffect:
+  """Returns what says of an instruction whether it has a side effect."""
+  computations = {c.id: c.instructions for c in proto.computations}
 
-  Args:
-    proto: The module.
-  """
+  @functools.cache
+  def has_within(computation_id: int) -> bool:
+    return any(map(has_effect, computations[computation_id]))
 
-  def __init__(self, proto: hlo_pb2.Module):
-    self._computations = {c.id: c for c in proto.computations}
-    self._known: dict[int, bool] = {}
-
-  def has(self, instruction: hlo_pb2.Instruction) -> bool:
-    """Whether an instruction, or what it calls, has a side effect."""
+  def has_effect(instruction: hlo_pb2.Instruction) -> bool:
     return (
       instruction.opcode.startswith(_EFFECTS)
       or instruction.opcode.endswith(("-start", "-done"))
       or instruction.custom_call_has_side_effect
-      or any(map(self._has_within, instruction.called_computation_ids))
+      or any(map(has_within, instruction.called_computation_ids))
     )
 
-  def _has_within(self, computation_id: int) -> bool:
-    if computation_id not in self._known:
-      instructions = self._computations[computation_id].instructions
-      self._known[computation_id] = any(map(self.has, instructions))
-    return self._known[computation_id]
+  return has_effect
 
 
 def _expand(
-  computation: hlo_pb2.Computation, has_tuples: bool, effects: _SideEffects
+  computation: hlo_pb2.Computation, has_tuples: bool, has_effect: _HasEffect
 ) -> set[int]:
   """Takes out of a computation what goes; returns its ids."""
   instead = _replacements(computation, has_tuples)
@@ -114,7 +108,7 @@ def _expand(
         _follow(instead, o) for o in instruction.operand_ids
       ]
       waits[:] = [p for p in waits if p not in instead]
-  gone = _unused(computation, instead, effects)
+  gone = _unused(computation, instead, has_effect)
   for number in reversed(range(len(computation.instructions))):
     if computation.instructions[number].id in gone:
       del computation.instructions[number]
@@ -125,7 +119,7 @@ def _expand(
 def _unused(
   computation: hlo_pb2.Computation,
   instead: Mapping[int, int],
-  effects: _SideEffects,
+  has_effect: _HasEffect,
 ) -> set[int]:
   """What is read no more, and what only such things read.
 
@@ -134,7 +128,7 @@ def _unused(
   Args:
     computation: The computation, in which nothing reads what is replaced.
     instead: What is replaced.
-    effects: What has a side effect stays.
+    has_effect: What has a side effect stays.
   """
   by_id = {i.id: i for i in computation.instructions}
   num_reads = collections.Counter(
@@ -153,7 +147,7 @@ def _unused(
       and not num_reads[instruction.id]
       and not instruction.control_predecessor_ids
       and instruction.opcode != "parameter"
-      and not effects.has(instruction)
+      and not has_effect(instruction)
     ):
       gone.add(instruction.id)
       num_reads.subtract(instruction.operand_ids)
