@@ -173,9 +173,7 @@ def _default_rule(
   opcode = user.opcode
   if opcode == "fusion":
     return _fusion_rule(module, user.operands.index(operand.id), user)
-  if opcode in ("while", "conditional"):
-    return True
-  if opcode in ELEMENTWISE:
+  if opcode in ("while", "conditional") or opcode in ELEMENTWISE:
     return True
   numbers = [i for i, o in enumerate(user.operands) if o == operand.id]
   if opcode in ("dynamic-update-slice", "scatter", "set-dimension-size"):
