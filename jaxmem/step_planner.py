@@ -130,12 +130,12 @@ class StepPlanner:
     if isinstance(decision, ModulePlan) and _is_larger(compiled, baseline):
       planned = PlannedModule.of(planned.given, decision.as_given())
       compiled = baseline
-    budget = None
+    budget, own = None, planned.given
     if isinstance(planned.decision, LimitPlan):
       device = self._request.device(planned.decision.platform)
       temps = (_memory(c).temp_size_in_bytes for c in (baseline, compiled))
-      written = schedules.module(step)
-      budget = cost_of_limit(planned, version, written, device, *temps)
+      own = schedules.module(step)
+      budget = cost_of_limit(planned, version, own, device, *temps)
       budget = dataclasses.replace(budget, share=self._share)
     name = getattr(self._fun, "__name__", type(self._fun).__name__)
     signed, names = None, {}
@@ -156,7 +156,7 @@ class StepPlanner:
     )
     advice = donation.advise(planned.given, signed, names)
     return _result(
-      *(program, baseline, compiled, budget, advice, seconds),
+      *(program, own, baseline, compiled, budget, advice, seconds),
       arguments=(args, kwargs),
     )
 
@@ -322,6 +322,7 @@ class _Program:
 
 def _result(
   program: _Program,
+  own: Module,
   baseline: jax.stages.Compiled,
   compiled: jax.stages.Compiled,
   budget: Budget | None,
@@ -335,24 +336,29 @@ def _result(
   memory = _memory(compiled)
   own_bytes = _memory(baseline).temp_size_in_bytes
   temp_bytes = memory.temp_size_in_bytes
-  predicted = (ordered.baseline_bytes, decision.planned_bytes)
-  missed = max(abs(own_bytes - predicted[0]), abs(temp_bytes - predicted[1]))
+  own_model = AssignmentModel(own, decision.platform)
+  own_assignment = own_model.assign()
+  own_predicted = own_assignment.temp_bytes
+  missed = max(
+    abs(own_bytes - own_predicted), abs(temp_bytes - decision.planned_bytes)
+  )
   num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
   is_known = missed <= _TABLES * own_bytes and not num_rematerialized
   bound = decision.lower_bound_bytes if is_known else 0
-  before = program.layout(AssignmentModel(planned.given, decision.platform))
+  own_origins = program.origins(own_model)
+  before = layout.describe(own, own_assignment, own_origins)
   after = program.layout(planned.model)
   rates = program.request.device(decision.platform).rates
   return Plan(
     name=program.name,
     target=program.target,
-    status=_status(decision, is_exact=not missed),
+    status=_status(program, is_exact=not missed),
     method=ordered.method,
     is_order_proved=ordered.search_proved,
     baseline_temp_bytes=own_bytes,
     temp_bytes=temp_bytes,
     predicted_temp_bytes=decision.planned_bytes,
-    baseline_predicted_bytes=ordered.baseline_bytes,
+    baseline_predicted_bytes=own_predicted,
     lower_bound_bytes=min(bound, temp_bytes),
     num_rematerialized=num_rematerialized,
     argument_bytes=memory.argument_size_in_bytes,
@@ -368,7 +374,7 @@ def _result(
     budget=budget,
     host=_host(planned, memory, rates),
     communication=communication_of(planned.module, rates),
-    baseline_communication=communication_of(planned.given, rates),
+    baseline_communication=communication_of(own, rates),
     replicated=replicated(arguments),
     resharded=resharded(planned.module, planned.model.assign(), after),
     order=planned.order,
@@ -376,7 +382,7 @@ def _result(
     peak=_peak(program, memory),
     before=before,
     after=after,
-    baseline_timing=time_steps(planned.given, rates, before.num_steps),
+    baseline_timing=time_steps(own, rates, before.num_steps),
     timing=time_steps(planned.module, rates, after.num_steps),
     program=program,
   )
@@ -412,9 +418,12 @@ def _memory(compiled: jax.stages.Compiled) -> Any:
   return memory
 
 
-def _status(decision: Decision, *, is_exact: bool) -> Status:
+def _status(program: _Program, *, is_exact: bool) -> Status:
+  decision = program.planned.decision
   if isinstance(decision, LimitPlan):
-    status = "feasible" if decision.edits else decision.base.status
+    # What runs twice is chosen, not proven to be the best choice.
+    is_edited = bool(decision.edits) or program.step is not program.written
+    status = "feasible" if is_edited else decision.base.status
   else:
     status = decision.status
   if status == "optimal" and not is_exact:

@@ -256,6 +256,15 @@ class ScanTest(parameterized.TestCase):
     )
     self.assertLessEqual(plan.total_bytes, limit)
     self.assertGreater(_budget(plan).num_dropped, 0)
+    # XLA's own plan is that of the step as it is written, not of what stacks
+    # less, in figures and in pictures.
+    self.assertEqual(plan.baseline_temp_bytes, free.baseline_temp_bytes)
+    self.assertEqual((plan.model_error, plan.baseline_model_error), (0, 0))
+    self.assertEqual(plan.before, free.before)
+    self.assertEqual(plan.baseline_timing, free.baseline_timing)
+    self.assertGreater(plan.lower_bound_bytes, 0)
+    self.assertEqual(plan.status, "feasible")
+    self.assertNotIn("not modelled", str(plan))
     self.assertGreater(_budget(plan).dropped_bytes, 0)
     self.assertIn("residuals", str(plan))
     ours = jaxmem.jit(_scanned, memory_limit=limit, options=_OPTIONS)
