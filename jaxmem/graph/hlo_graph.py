@@ -195,7 +195,7 @@ def _graph(
   is_entry: bool,
 ) -> Graph:
   slots = parts.slots()
-  shares = _shares(model, parts, sharing, max(slots, default=0))
+  shares = _shares(model, parts, sharing, parts.largest_slot_bytes())
   return Graph(
     nodes=tuple(
       Node(

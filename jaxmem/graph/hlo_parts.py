@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from jaxmem_hlo.assignment import AssignmentModel
-from jaxmem_hlo.buffers import UnsupportedModuleError, Value
+from jaxmem_hlo.buffers import LogicalBuffer, UnsupportedModuleError, Value
 from jaxmem_hlo.module import (
   RENAMES,
   STATEFUL_PREFIXES,
@@ -63,6 +63,7 @@ class HloParts:
     schedule = model.module.schedule(computation.id)
     self.instructions = [i for i in schedule if i.opcode not in _NO_NODES]
     self.index = {i.id: n for n, i in enumerate(self.instructions)}
+    self._behind: dict[int, set[int]] = {}
     self.predecessors = self._dependencies(schedule)
     self.num_pinned = self._pin_ordered()
     trees = model.analysis.dataflow.trees
@@ -71,6 +72,7 @@ class HloParts:
     self.definers = {v: self._definer_of(v) for v in self.values}
     self.touchers = {v: self._touchers_of(v) for v in self.values}
     self.followers = self._find_followers(model)
+    self._join_given()
     self._add_anti_dependencies()
     self.is_repaired = any(
       max(p, default=-1) >= n for n, p in enumerate(self.predecessors)
@@ -96,13 +98,21 @@ class HloParts:
 
   def slots(self) -> list[int]:
     """Bytes of donated parameters and of outputs with their own memory."""
-    donated = self._analysis.donated
     buffers = {b.id: b for b in map(self._analysis.buffer_of, self.values)}
-    return [
-      b.size_bytes
-      for b in buffers.values()
-      if b.is_live_out or not donated.isdisjoint(b.values)
-    ]
+    return [b.size_bytes for b in buffers.values() if self._is_slot(b)]
+
+  def largest_slot_bytes(self) -> int:
+    """Bytes of the program's largest slot.
+
+    What a called computation needs may lie in one, too, although neither its
+    parameters nor its results need be those of the program.
+    """
+    buffers = self._analysis.buffers
+    return max((b.size_bytes for b in buffers if self._is_slot(b)), default=0)
+
+  def _is_slot(self, buffer: LogicalBuffer) -> bool:
+    donated = self._analysis.donated
+    return buffer.is_live_out or not donated.isdisjoint(buffer.values)
 
   def owned_bytes(self) -> int:
     """Bytes of the buffers that hold a parameter or the result here."""
@@ -114,7 +124,7 @@ class HloParts:
     return sum({b.id: b.size_bytes for b in owned}.values())
 
   def _dependencies(self, schedule: list[Instruction]) -> list[set[int]]:
-    behind: dict[int, set[int]] = {}
+    behind = self._behind
     predecessors: list[set[int]] = [set() for _ in self.instructions]
     for instruction in schedule:
       found: set[int] = set()
@@ -161,6 +171,23 @@ class HloParts:
     if instruction.opcode.endswith("-done"):
       instruction = self._computation.by_id[instruction.operands[0]]
     return collective_start(self._analysis.module, instruction) is not None
+
+  def _join_given(self) -> None:
+    """Counts values that are in one buffer from the start as one.
+
+    A loop may carry an array twice, and nothing writes the second one.
+    """
+    joined: set[Value] = set()
+    for old, new in self.followers:
+      is_given = self.definers[old] is None and self.definers[new] is None
+      if is_given and old.size_bytes == new.size_bytes:
+        touchers = {*self.touchers[old], *self.touchers[new]}
+        self.touchers[new] = tuple(sorted(touchers))
+        if old in self._results:
+          self._results.add(new)
+        joined.add(old)
+    self.values = [v for v in self.values if v not in joined]
+    self.followers = [p for p in self.followers if p[0] not in joined]
 
   def _add_anti_dependencies(self) -> None:
     """Has whoever reads a buffer run before its next value is written."""
@@ -240,8 +267,8 @@ class HloParts:
           nodes.append(index[instruction.id])
     if not nodes:
       # A tuple is no node: its table is there when its last operand is.
-      behind = [index[o] for o in value.instruction.operands if o in index]
-      return max(behind, default=None)
+      behind = (self._behind.get(o, ()) for o in value.instruction.operands)
+      return max(itertools.chain.from_iterable(behind), default=None)
     return min(nodes)
 
   def _touchers_of(self, value: Value) -> tuple[int, ...]:

@@ -223,6 +223,51 @@ class AntiDependencyTest(absltest.TestCase):
     # the counter starts as a constant, which is never free.
     self.assertEqual(found.owned_bytes, 32 + 16)
 
+  def test_the_table_of_views_is_written_after_what_they_show(self):
+    def run_body(body, carry):
+      new = body.op("dot", f32(8), body.element(carry, 0), name="new")
+      body.tuple(body.op("bitcast", f32(8), new), name="next")
+
+    found = _body_graph(tuple_of(f32(8)), run_body)
+    # It lies where the table of the carry was.
+    (table,) = [b for b in found.graph.buffers if b.name == "next"]
+    self.assertEqual(table.definer, 0)
+    self.assertEqual(found.graph.nodes[0].name, "new")
+
+  def test_an_array_that_a_loop_carries_twice_is_one_buffer(self):
+    def run_body(body, carry):
+      first, second, last = (body.element(carry, i) for i in range(3))
+      early = body.op("dot", f32(8), first, name="early")
+      new = body.op("add", f32(8), last, early, name="new")
+      body.tuple(second, second, new, name="next")
+
+    found = _body_graph(tuple_of(f32(8), f32(8), f32(8)), run_body)
+    self.assertEqual(_edges(found), {"early > new"})
+    given = [b for b in found.graph.buffers if b.live_at_start]
+    # The array, and what is replaced; each table has three pointers.
+    sizes = [b.size_bytes for b in given]
+    self.assertCountEqual(sizes, [32, 32, 24])
+    (kept,) = [b for b in given if b.live_at_end]
+    self.assertEqual((kept.size_bytes, kept.touchers), (32, (0,)))
+    self.assertEqual(found.owned_bytes, 32 + 32 + 24)
+
+
+def _body_graph(carried, run_body):
+  """Returns the graph of a loop's body; the first two of a carry are one."""
+  builder = tiny_hlo.Builder()
+  condition = builder.computation("condition")
+  seen = condition.element(condition.parameter(carried, "seen"), 0)
+  condition.op("compare", tiny_hlo.pred(), seen, seen, name="test")
+  body = builder.computation("body")
+  run_body(body, body.parameter(carried, "carry"))
+  main = builder.computation("main")
+  x, y = (main.op("dot", f32(8), main.parameter(f32(8))) for _ in range(2))
+  start = (x, x, y) if len(carried.tuple_shapes) == 3 else (x,)
+  main.op("while", carried, main.tuple(*start), calls=(body, condition))
+  module = builder.module(main)
+  (computation,) = [c for c in module.computations if c.name == "body"]
+  return _graph(module, computation)
+
 
 class NodeTest(parameterized.TestCase):
   def test_instructions_that_do_nothing_are_no_nodes(self):
@@ -358,6 +403,33 @@ class NodeTest(parameterized.TestCase):
     names = [b.name for b in found.graph.buffers]
     (node,) = [n for n in found.graph.nodes if n.name == "b"]
     pair = names.index("a"), names.index("b")
+    self.assertEqual(pair in node.shares, is_slot)
+
+  @parameterized.parameters(False, True)
+  def test_what_is_called_may_lie_in_slots_of_the_program(self, is_slot):
+    # first is as large as what the loop carries, which dies there. The carry
+    # is a buffer of several values; where it lies in the memory of an output,
+    # first may lie on it.
+    builder = tiny_hlo.Builder()
+    carried = tuple_of(f32(8))
+    condition = builder.computation("condition")
+    seen = condition.element(condition.parameter(carried, "seen"), 0)
+    condition.op("compare", tiny_hlo.pred(), seen, seen, name="test")
+    body = builder.computation("body")
+    old = body.element(body.parameter(carried, "carry"), 0)
+    first = body.op("negate", f32(8), old, name="first")
+    body.tuple(body.op("dot", f32(8), first, name="last"))
+    main = builder.computation("main")
+    start = main.tuple(main.op("dot", f32(8), main.parameter(f32(8))))
+    loop = main.op("while", carried, start, calls=(body, condition))
+    result = f32(8) if is_slot else f32(4)
+    main.op("dot", result, main.element(loop, 0), name="result")
+    module = builder.module(main)
+    (computation,) = [c for c in module.computations if c.name == "body"]
+    found = _graph(module, computation)
+    names = [b.name for b in found.graph.buffers]
+    (node,) = [n for n in found.graph.nodes if n.name == "first"]
+    pair = names.index("carry.0"), names.index("first")
     self.assertEqual(pair in node.shares, is_slot)
 
   def test_frozen(self):
