@@ -55,7 +55,7 @@ def apply_late_passes(module: Module, platform: str) -> Module:
 
 
 def _may_change(module: Module, has_tuples: bool) -> bool:
-  """Whether there are barriers, or elements of tuples that are there.
+  """Whether there are barriers, or tuples that go.
 
   Args:
     module: The module.
@@ -66,11 +66,9 @@ def _may_change(module: Module, has_tuples: bool) -> bool:
     opcodes = {i.opcode for i in computation.proto.instructions}
     if _BARRIER in opcodes:
       return True
-    if not has_tuples and {_ELEMENT, "tuple"} <= opcodes:
-      by_id = computation.by_id
-      elements = (i for i in by_id.values() if i.opcode == _ELEMENT)
-      if any(by_id[e.operands[0]].opcode == "tuple" for e in elements):
-        return True
+    may_go = not has_tuples and {_ELEMENT, "tuple"} <= opcodes
+    if may_go and _replacements(computation.proto, has_tuples):
+      return True
   return False
 
 

@@ -118,6 +118,15 @@ class TupleTest(parameterized.TestCase):
     left = 0 if is_whole else len(elements)
     self.assertEqual(opcodes.count("get-tuple-element"), left)
 
+  def test_all_elements_of_a_fusion_are_its_tuple(self):
+    builder, main, x, _ = _begin()
+    made = main.op("rng", tuple_of(f32(4), f32(4)), x, name="made")
+    main.tuple(main.element(made, 0), main.element(made, 1))
+    with tiny_hlo.jaxlib("0.12.0"):
+      entry = apply_late_passes(builder.module(main), "cuda").entry
+    self.assertEqual(entry.root.id, made)
+    self.assertNotIn("tuple", {i.opcode for i in entry.instructions})
+
   def test_a_tuple_that_others_read_stays(self):
     builder, main, x, a = _begin()
     both = main.tuple(x, a)
@@ -171,10 +180,15 @@ class TupleTest(parameterized.TestCase):
     def step(state, weights, x):
       return state, weights - (x @ weights).sum(0), jnp.tanh(x)
 
+    def twice(x):
+      # One kernel makes both results, and its tuple is the result.
+      return (jnp.sin(x) * 2,) * 2
+
     x = small_steps.normal(0, 64, 64)
-    plan = jaxmem.plan(step, x, x, x, target="h200")
-    self.assertEqual(plan.baseline_model_error, 0)
-    self.assertEqual(plan.model_error, 0)
+    for fun, args in ((step, (x, x, x)), (twice, (x,))):
+      plan = jaxmem.plan(fun, *args, target="h200")
+      self.assertEqual(plan.baseline_model_error, 0)
+      self.assertEqual(plan.model_error, 0)
 
 
 class CheckpointTest(parameterized.TestCase):
