@@ -186,12 +186,11 @@ class Compile:
     if planned is None or self.is_limited or not planned.decision.is_changed:
       return False
     # Where a prediction missed, that of XLA's own plan may have missed, too,
-    # but not by many times as much. Branches that write in place are not always
-    # predicted right.
+    # but not by many times as much.
     gained_bytes = xla_temp_bytes(planned.decision) - temp_bytes
     missed_bytes = abs(temp_bytes - planned.planned_bytes)
     is_sure = _MISSES_ALIKE * missed_bytes <= gained_bytes
-    return planned.has_branches or (missed_bytes > 0 and not is_sure)
+    return missed_bytes > 0 and not is_sure
 
   def record(self, executable: Any, total_s: float) -> CompileRecord:
     """Says what became of it, for the table.

@@ -193,15 +193,6 @@ class PlannedModule[D: Decision]:
     """Predicted temporaries of the planned module."""
     return self.decision.planned_bytes
 
-  @property
-  def has_branches(self) -> bool:
-    """Whether the module holds a conditional."""
-    return any(
-      instruction.opcode == "conditional"
-      for computation in self.given.computations
-      for instruction in computation.instructions
-    )
-
   def num_rematerialized(self, executable: Any) -> int:
     """Counts the operations that XLA recomputes beyond the planned module.
 

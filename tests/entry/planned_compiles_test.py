@@ -239,6 +239,24 @@ class FaultTest(_FreshTest):
       if plan.model_error or plan.baseline_model_error:
         self.assertNotEqual(plan.status, "optimal")
 
+  def test_a_program_with_branches_is_compiled_once(self):
+    def branches(a, b):
+      chosen = jax.lax.cond(
+        a[0, 0] > b[0, 0], lambda: (a + b) * 2 + b, lambda: b.at[0].set(a[1])
+      )
+      return chosen + b, jnp.cumsum(chosen, 1)
+
+    lowered = jaxmem.jit(branches).lower(jnp.ones((8, 8)), jnp.ones((8, 8)))
+    with mock.patch.object(
+      compiler,
+      "backend_compile_and_load",
+      side_effect=compiler.backend_compile_and_load,
+    ) as compile_one:
+      compiled = lowered.compile()
+    compile_one.assert_called_once()
+    self.assertIn("conditional", compiled.as_text())
+    self.assertEqual(PLANNED.records.all()[-1].why_not, "")
+
   def test_a_plan_that_turns_out_larger_is_not_run(self):
     theirs = jax.jit(_step).lower(*_arguments()).compile()
     with mock.patch.object(
