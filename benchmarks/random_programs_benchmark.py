@@ -10,7 +10,8 @@ status 1.
       --output=benchmarks/results/random_programs.jsonl
 
 With --devices=8 they are programs over eight devices of the CPU, others than
-those that the same seeds make for one.
+those that the same seeds make for one. With --target=h200 they are planned for
+that device, and the checks that need one to run on are left out.
 """
 
 import collections
@@ -54,6 +55,12 @@ _MOST_OPERATIONS = flags.DEFINE_integer(
   random_programs.MOST_OPERATIONS,
   "Of a program, and of each body in it; 2 at the least.",
 )
+_TARGET = flags.DEFINE_string(
+  "target",
+  None,
+  "A device that is described, such as h200: programs are planned for it, and"
+  " do not run.",
+)
 _DIGESTS = flags.DEFINE_list(
   "digests", [], "Only prints the digests of these seeds' plans."
 )
@@ -74,7 +81,9 @@ def measure(seeds: range) -> dict[str, Any]:
   counts: collections.Counter[str] = collections.Counter()
   failures: dict[int, dict[str, str]] = {}
   for seed in seeds:
-    outcome = random_programs.check(_generate(seed), by_plan=_is_by_plan(seed))
+    outcome = random_programs.check(
+      _generate(seed), by_plan=_is_by_plan(seed), target=_TARGET.value
+    )
     counts += outcome.counts
     if outcome.failures:
       failures[seed] = outcome.failures
@@ -89,6 +98,7 @@ def measure(seeds: range) -> dict[str, Any]:
     "first": seeds.start,
     "count": len(seeds),
     "devices": _DEVICES.value,
+    "target": _TARGET.value,
     "most_operations": _MOST_OPERATIONS.value,
     "plans": _PLANS.value,
     "counts": dict(sorted(counts.items())),
@@ -107,7 +117,7 @@ def _report(seed: int, failures: dict[str, str]) -> None:
     small = random_programs.minimise(
       _generate(seed),
       lambda part, name=name: random_programs.fails(
-        part, name, by_plan=_is_by_plan(seed)
+        part, name, by_plan=_is_by_plan(seed), target=_TARGET.value
       ),
       _TRIES.value,
     )
@@ -125,6 +135,7 @@ def _differing(seeds: list[int]) -> list[int]:
       f"--devices={_DEVICES.value}",
       f"--most_operations={_MOST_OPERATIONS.value}",
       f"--digests={','.join(map(str, seeds))}",
+      *([f"--target={_TARGET.value}"] if _TARGET.value else ()),
     ],
     # Sets are in another order there.
     env={**os.environ, "PYTHONHASHSEED": "1"},
@@ -136,8 +147,12 @@ def _differing(seeds: list[int]) -> list[int]:
   return [
     seed
     for seed, digest in zip(seeds, found, strict=True)
-    if digest != random_programs.digest(_generate(seed))
+    if digest != _digest(seed)
   ]
+
+
+def _digest(seed: int) -> str:
+  return random_programs.digest(_generate(seed), _TARGET.value)
 
 
 def main(argv: list[str]) -> None:
@@ -148,8 +163,7 @@ def main(argv: list[str]) -> None:
   if _DEVICES.value > 1:
     jax.config.update("jax_num_cpu_devices", _DEVICES.value)
   if _DIGESTS.value:
-    seeds = map(int, _DIGESTS.value)
-    print(json.dumps([random_programs.digest(_generate(s)) for s in seeds]))
+    print(json.dumps([_digest(int(s)) for s in _DIGESTS.value]))
     return
   # Plans are to be made, not remembered.
   os.environ["JAXMEM_CACHE_DIR"] = ""

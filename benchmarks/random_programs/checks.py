@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import random
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -51,27 +52,40 @@ class Outcome:
   failures: dict[str, str]
 
 
-def check(program: Program, *, by_plan: bool = True) -> Outcome:
-  """Runs all checks of a program on this machine's CPU.
+def check(
+  program: Program, *, by_plan: bool = True, target: str | None = None
+) -> Outcome:
+  """Runs all checks of a program.
 
   Args:
     program: The program.
     by_plan: Whether `jaxmem.plan` is asked as well, which compiles it twice
       more. Otherwise the plan is the one that `jaxmem.jit` made.
+    target: A device that is described, not present: nothing runs, and
+      `jaxmem.plan` alone is asked. None for this machine's CPU.
   """
-  checked = _Checks(program, by_plan)
-  checked.run()
+  checked = _Checks(program, by_plan, target)
+  if target is None:
+    checked.run()
+  else:
+    checked.plan_only()
   return Outcome(counts=checked.counts, failures=checked.failures)
 
 
-def fails(program: Program, name: str, *, by_plan: bool = True) -> bool:
+def fails(
+  program: Program,
+  name: str,
+  *,
+  by_plan: bool = True,
+  target: str | None = None,
+) -> bool:
   """Whether a check fails; see `check`."""
-  return name in check(program, by_plan=by_plan).failures
+  return name in check(program, by_plan=by_plan, target=target).failures
 
 
-def digest(program: Program) -> str:
+def digest(program: Program, target: str | None = None) -> str:
   """Plans a program; returns what has to be the same in each process."""
-  planned = plan(program)
+  planned = plan(program, target=target)
   decided = (
     planned.order,
     planned.method,
@@ -81,10 +95,10 @@ def digest(program: Program) -> str:
   return hashlib.sha256(repr(decided).encode()).hexdigest()
 
 
-def plan(program: Program) -> jaxmem.Plan:
-  """Plans a program without a limit."""
+def plan(program: Program, **kwargs: Any) -> jaxmem.Plan:
+  """Plans a program; further arguments are those of `jaxmem.plan`."""
   jitted = jax.jit(program.function, **program.jit_options)
-  return jaxmem.plan(jitted, *program.values())
+  return jaxmem.plan(jitted, *program.values(), **kwargs)
 
 
 def _decided(request: Request, module: Module, platform: str) -> Decision:
@@ -95,11 +109,12 @@ def _decided(request: Request, module: Module, platform: str) -> Decision:
 class _Checks:
   """The checks of one program; each adds to the counts and the failures."""
 
-  def __init__(self, program: Program, by_plan: bool):
+  def __init__(self, program: Program, by_plan: bool, target: str | None):
     self.counts: collections.Counter[str] = collections.Counter()
     self.failures: dict[str, str] = {}
     self._program = program
     self._by_plan = by_plan
+    self._target = target
 
   def run(self) -> None:
     """Runs them all; what cannot be run is a failure, too."""
@@ -125,6 +140,22 @@ class _Checks:
       self.counts["not_modelled"] += 1
     except Exception as error:
       self.failures["crash"] = f"{type(error).__name__}: {error}"
+
+  def plan_only(self) -> None:
+    """Runs those that need no device."""
+    try:
+      planned = plan(self._program, target=self._target)
+      self._check_saved(planned.temp_bytes, planned.baseline_temp_bytes)
+      claims = Claims.of_plan(planned)
+      self._check_claims(claims)
+      self._check_limited_plan(claims)
+    except jax.errors.JaxRuntimeError:
+      self.counts["refused_by_xla"] += 1
+    except Exception as error:
+      if "not modelled" in str(error):
+        self.counts["not_modelled"] += 1
+      else:
+        self.failures["crash"] = f"{type(error).__name__}: {error}"
 
   def _compile(self, jit: Any, **kwargs: Any) -> jax.stages.Compiled:
     program = self._program
@@ -153,9 +184,13 @@ class _Checks:
       self._require("outputs", are_equal, "other bits")
     memory: list[Any] = [each.memory_analysis() for each in (planned, own)]
     found, before = (each.temp_size_in_bytes for each in memory)
+    self._check_saved(found, before)
+    return Claims.of_compile(*compiles[-1], planned, own)
+
+  def _check_saved(self, found: int, before: int) -> None:
+    """Checks a plan's temporaries against XLA's own."""
     self._require("temporaries", found <= before, f"{found} above {before}")
     self.counts["saved"] += found < before
-    return Claims.of_compile(*compiles[-1], planned, own)
 
   def _is_undecided(self, expected: Outputs) -> bool:
     """Whether `jax.jit` alone gives other bits when it compiles once more."""
@@ -201,19 +236,42 @@ class _Checks:
       is_least = claims.temp_bytes <= max(least * _PACKED_WELL, bound)
       self._require("optimal", is_least, f"{claims.temp_bytes} above {least}")
 
-  def _check_limited(self, claims: Claims, expected: Outputs) -> None:
+  def _within_limit[T](
+    self, claims: Claims, make: Callable[[int], T]
+  ) -> tuple[int, T]:
+    """Returns a limit, and what is made for it.
+
+    If it is refused, it is the bytes of the smallest program that is named.
+    """
     source = random.Random(self._program.seed)
     share = source.uniform(_LEAST_SHARE, _MOST_SHARE)
     limit = max(1, claims.fixed_bytes + int(share * claims.temp_bytes))
     try:
-      limited = self._compile(jaxmem.jit, memory_limit=limit)
+      made = make(limit)
       self.counts["feasible"] += 1
+      return limit, made
     except jaxmem.InfeasibleError as error:
       bound, least = error.lower_bound_bytes, error.smallest_bytes
       is_told = limit < least and bound <= least
       self._require("infeasible", is_told, f"{limit} refused for {least}")
-      limit = least
-      limited = self._compile(jaxmem.jit, memory_limit=limit)
+      return least, make(least)
+
+  def _check_limited_plan(self, claims: Claims) -> None:
+    limit, limited = self._within_limit(
+      claims,
+      lambda limit: plan(
+        self._program, target=self._target, memory_limit=limit
+      ),
+    )
+    total = limited.total_bytes
+    self._require("limit", total <= limit, f"{total} above {limit}")
+    errors = limited.model_error, limited.baseline_model_error
+    self._require("limited_prediction", errors == (0, 0), f"misses by {errors}")
+
+  def _check_limited(self, claims: Claims, expected: Outputs) -> None:
+    limit, limited = self._within_limit(
+      claims, lambda limit: self._compile(jaxmem.jit, memory_limit=limit)
+    )
     total = total_bytes(limited.memory_analysis())
     self._require("limit", total <= limit, f"{total} above {limit}")
     outputs = self._outputs(limited)

@@ -26,7 +26,7 @@ from benchmarks.random_programs import (
 from benchmarks.random_programs.generator import generate
 from benchmarks.random_programs.minimiser import minimise, size
 from benchmarks.random_programs.program import Argument, Operation, Program
-from jaxmem import planning
+from jaxmem import planning, targets
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 
@@ -39,8 +39,11 @@ _NUM_QUICK_SHARDED = 4
 _NUM_SHARDED = 24
 # Of programs in which a defect was found, once.
 _FOUND = (8, 266)
-_FOUND_SHORT = (16_756, 18_024)
+_FOUND_SHORT = (16_756, 18_024, 18_930, 23_758)
 _SHORT_OPERATIONS = 4
+# The same of programs planned for a GPU.
+_FOUND_FOR_GPU = (300_126, 300_271)
+_GPU_OPERATIONS = 8
 # A short one that has something to order and to fit.
 _SHORT = 7
 
@@ -68,6 +71,17 @@ class ChecksTest(parameterized.TestCase):
   @parameterized.parameters(*_FOUND_SHORT)
   def test_short_programs(self, seed):
     self.check(seed, most_operations=_SHORT_OPERATIONS)
+
+  @parameterized.parameters(*_FOUND_FOR_GPU)
+  @absltest.skipUnless(
+    targets.is_available("h200"), "JAX's CUDA plugin is not installed"
+  )
+  def test_programs_for_a_gpu(self, seed):
+    program = generate(seed, 1, _GPU_OPERATIONS)
+    outcome = checks.check(program, target="h200")
+    self.assertEqual(outcome.failures, {})
+    self.assertEqual(outcome.counts["prediction"], 1)
+    self.assertEqual(outcome.counts["limited_prediction"], 1)
 
   @parameterized.parameters(*range(_NUM_QUICK, _NUM_SEEDS))
   @pytest.mark.slow
