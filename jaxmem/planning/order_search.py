@@ -111,6 +111,8 @@ class OrderSearch:
     self._callee_bounds: dict[int, int] = {}
     # Those of the module that this one was made from are mostly the same.
     self._inner_orders: _InnerOrders = like._inner_orders if like else {}
+    # Temporaries with the orders so far, where these were compared with others.
+    self._inner_bytes: int | None = None
     self._callees = callee_peaks(self.model, self._plan_inner)
     self.entry = from_hlo(self.model, module.entry, self._callees)
     self._initial = tuple(range(len(self.entry.instructions)))
@@ -267,9 +269,13 @@ class OrderSearch:
       self._inner_orders[graph] = found
       bound = found.lower_bound_bytes
       if found.peak_bytes < peak:
-        before = self.model.temp_bytes(self.orders)
+        before = self._inner_bytes
+        if before is None:
+          before = self.model.temp_bytes(self.orders)
         self._set(inner, found.order)
-        if self.model.temp_bytes(self.orders) > before:
+        self._inner_bytes = self.model.temp_bytes(self.orders, before)
+        if self._inner_bytes > before:
+          self._inner_bytes = before
           del self.orders[inner.computation.id]
         else:
           peak = found.peak_bytes
