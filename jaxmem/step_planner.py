@@ -333,20 +333,14 @@ def _result(
   planned = program.planned
   decision = planned.decision
   ordered = decision.base if isinstance(decision, LimitPlan) else decision
-  memory = _memory(compiled)
-  own_bytes = _memory(baseline).temp_size_in_bytes
-  temp_bytes = memory.temp_size_in_bytes
-  own_model = AssignmentModel(own, decision.platform)
-  own_assignment = own_model.assign()
-  own_predicted = own_assignment.temp_bytes
-  missed = max(
-    abs(own_bytes - own_predicted), abs(temp_bytes - decision.planned_bytes)
-  )
+  memory, own_memory = _memory(compiled), _memory(baseline)
+  own_bytes, temp_bytes = (m.temp_size_in_bytes for m in (own_memory, memory))
+  own_predicted, before = _laid_out(program, own)
+  predicted = own_predicted, decision.planned_bytes
+  missed = max(abs(own_bytes - predicted[0]), abs(temp_bytes - predicted[1]))
   num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
   is_known = missed <= _TABLES * own_bytes and not num_rematerialized
   bound = decision.lower_bound_bytes if is_known else 0
-  own_origins = program.origins(own_model)
-  before = layout.describe(own, own_assignment, own_origins)
   after = program.layout(planned.model)
   rates = program.request.device(decision.platform).rates
   return Plan(
@@ -386,6 +380,14 @@ def _result(
     timing=time_steps(planned.module, rates, after.num_steps),
     program=program,
   )
+
+
+def _laid_out(program: _Program, module: Module) -> tuple[int, layout.Layout]:
+  """Returns the temporaries that are predicted of a module, and its buffers."""
+  model = AssignmentModel(module, program.planned.decision.platform)
+  assigned = model.assign()
+  buffers = layout.describe(module, assigned, program.origins(model))
+  return assigned.temp_bytes, buffers
 
 
 def _peak(program: _Program, memory: Any) -> tuple[PeakRow, ...]:

@@ -8,6 +8,7 @@ operands are there; none of these costs memory, so none of them is a node.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import LogicalBuffer, UnsupportedModuleError, Value
@@ -63,7 +64,6 @@ class HloParts:
     schedule = model.module.schedule(computation.id)
     self.instructions = [i for i in schedule if i.opcode not in _NO_NODES]
     self.index = {i.id: n for n, i in enumerate(self.instructions)}
-    self._behind: dict[int, set[int]] = {}
     self.predecessors = self._dependencies(schedule)
     self.num_pinned = self._pin_ordered()
     trees = model.analysis.dataflow.trees
@@ -124,7 +124,7 @@ class HloParts:
     return sum({b.id: b.size_bytes for b in owned}.values())
 
   def _dependencies(self, schedule: list[Instruction]) -> list[set[int]]:
-    behind = self._behind
+    behind: dict[int, set[int]] = {}
     predecessors: list[set[int]] = [set() for _ in self.instructions]
     for instruction in schedule:
       found: set[int] = set()
@@ -267,9 +267,18 @@ class HloParts:
           nodes.append(index[instruction.id])
     if not nodes:
       # A tuple is no node: its table is there when its last operand is.
-      behind = (self._behind.get(o, ()) for o in value.instruction.operands)
-      return max(itertools.chain.from_iterable(behind), default=None)
+      return max(self._nodes_behind(value.instruction), default=None)
     return min(nodes)
+
+  def _nodes_behind(self, instruction: Instruction) -> Iterator[int]:
+    """Yields the nodes whose results an instruction only names anew."""
+    for operand in instruction.operands:
+      if operand in self.index:
+        yield self.index[operand]
+        continue
+      named = self._computation.by_id.get(operand)
+      if named is not None and named.opcode in RENAMES:
+        yield from self._nodes_behind(named)
 
   def _touchers_of(self, value: Value) -> tuple[int, ...]:
     index = self.index
