@@ -335,8 +335,8 @@ def _result(
   ordered = decision.base if isinstance(decision, LimitPlan) else decision
   memory, own_memory = _memory(compiled), _memory(baseline)
   own_bytes, temp_bytes = (m.temp_size_in_bytes for m in (own_memory, memory))
-  own_predicted, before = _laid_out(program, own)
-  predicted = own_predicted, decision.planned_bytes
+  before = program.layout(AssignmentModel(own, decision.platform))
+  predicted = before.temp_bytes, decision.planned_bytes
   missed = max(abs(own_bytes - predicted[0]), abs(temp_bytes - predicted[1]))
   num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
   is_known = missed <= _TABLES * own_bytes and not num_rematerialized
@@ -352,7 +352,7 @@ def _result(
     baseline_temp_bytes=own_bytes,
     temp_bytes=temp_bytes,
     predicted_temp_bytes=decision.planned_bytes,
-    baseline_predicted_bytes=own_predicted,
+    baseline_predicted_bytes=before.temp_bytes,
     lower_bound_bytes=min(bound, temp_bytes),
     num_rematerialized=num_rematerialized,
     argument_bytes=memory.argument_size_in_bytes,
@@ -380,14 +380,6 @@ def _result(
     timing=time_steps(planned.module, rates, after.num_steps),
     program=program,
   )
-
-
-def _laid_out(program: _Program, module: Module) -> tuple[int, layout.Layout]:
-  """Returns the temporaries that are predicted of a module, and its buffers."""
-  model = AssignmentModel(module, program.planned.decision.platform)
-  assigned = model.assign()
-  buffers = layout.describe(module, assigned, program.origins(model))
-  return assigned.temp_bytes, buffers
 
 
 def _peak(program: _Program, memory: Any) -> tuple[PeakRow, ...]:

@@ -229,30 +229,19 @@ class JitTest(parameterized.TestCase):
     self.assertLen(set(sizes), 3)
 
 
-def _scanned(params, x):
-  """A scan over layers, which stacks activations for its backward pass."""
-
-  def loss(params):
-    def layer(hidden, weights):
-      return jnp.tanh(jnp.sin(hidden @ weights) * hidden), None
-
-    hidden, _ = jax.lax.scan(layer, x, params)
-    return jnp.mean(hidden**2)
-
-  value, grads = jax.value_and_grad(loss)(params)
-  return params - 0.1 * grads, value
-
-
 class ScanTest(parameterized.TestCase):
   def test_what_a_scan_stacks_is_dropped(self):
     arguments = (
       0.2 * small_steps.normal(0, 8, 16, 16),
       small_steps.normal(1, 512, 16),
     )
-    free = jaxmem.plan(_scanned, *arguments, options=_OPTIONS)
+    free = jaxmem.plan(small_steps.stacking_scan, *arguments, options=_OPTIONS)
     limit = free.total_bytes - free.temp_bytes // 3
     plan = jaxmem.plan(
-      _scanned, *arguments, memory_limit=limit, options=_OPTIONS
+      small_steps.stacking_scan,
+      *arguments,
+      memory_limit=limit,
+      options=_OPTIONS,
     )
     self.assertLessEqual(plan.total_bytes, limit)
     self.assertGreater(_budget(plan).num_dropped, 0)
@@ -267,8 +256,10 @@ class ScanTest(parameterized.TestCase):
     self.assertNotIn("not modelled", str(plan))
     self.assertGreater(_budget(plan).dropped_bytes, 0)
     self.assertIn("residuals", str(plan))
-    ours = jaxmem.jit(_scanned, memory_limit=limit, options=_OPTIONS)
-    theirs = jax.jit(_scanned)
+    ours = jaxmem.jit(
+      small_steps.stacking_scan, memory_limit=limit, options=_OPTIONS
+    )
+    theirs = jax.jit(small_steps.stacking_scan)
     found, expected = arguments[0], arguments[0]
     for _ in range(2):
       found, _ = ours(found, arguments[1])

@@ -22,7 +22,6 @@ from jaxmem.entry.remembered import ProgramPlans
 from jaxmem.errors import InfeasibleError, PlanningError
 from jaxmem.planning import (
   Decision,
-  LimitPlan,
   PlannedModule,
   Request,
   fingerprint,
@@ -187,7 +186,7 @@ class Compile:
       return False
     # Where a prediction missed, that of XLA's own plan may have missed, too,
     # but not by many times as much.
-    gained_bytes = xla_temp_bytes(planned.decision) - temp_bytes
+    gained_bytes = planned.decision.baseline_bytes - temp_bytes
     missed_bytes = abs(temp_bytes - planned.planned_bytes)
     is_sure = _MISSES_ALIKE * missed_bytes <= gained_bytes
     return missed_bytes > 0 and not is_sure
@@ -206,7 +205,7 @@ class Compile:
       planned_bytes = program_bytes(memory)
       if xla_bytes is None and self.planned is not None:
         fixed_bytes = planned_bytes - memory.temp_size_in_bytes
-        xla_bytes = fixed_bytes + xla_temp_bytes(self.planned.decision)
+        xla_bytes = fixed_bytes + self.planned.decision.baseline_bytes
       if self.planned is not None:
         # A figure of the table must not cost a step that is compiled.
         with contextlib.suppress(Exception):
@@ -232,9 +231,3 @@ def program_bytes(memory: Any) -> int:
     - memory.alias_size_in_bytes
     + memory.temp_size_in_bytes
   )
-
-
-def xla_temp_bytes(decision: Decision) -> int:
-  """Temporaries of XLA's own plan, as predicted."""
-  ordered = decision.base if isinstance(decision, LimitPlan) else decision
-  return ordered.baseline_bytes

@@ -195,7 +195,10 @@ def _graph(
   is_entry: bool,
 ) -> Graph:
   slots = parts.slots()
-  shares = _shares(model, parts, sharing, parts.largest_slot_bytes())
+  # What a called computation needs may lie in a slot, too, although neither its
+  # parameters nor its results need be those of the program.
+  largest_slot_bytes = model.analysis.largest_slot_bytes
+  shares = _shares(model, parts, sharing, largest_slot_bytes)
   return Graph(
     nodes=tuple(
       Node(

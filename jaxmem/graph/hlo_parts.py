@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 
 from jaxmem_hlo.assignment import AssignmentModel
-from jaxmem_hlo.buffers import LogicalBuffer, UnsupportedModuleError, Value
+from jaxmem_hlo.buffers import UnsupportedModuleError, Value
 from jaxmem_hlo.module import (
   RENAMES,
   STATEFUL_PREFIXES,
@@ -99,20 +99,8 @@ class HloParts:
   def slots(self) -> list[int]:
     """Bytes of donated parameters and of outputs with their own memory."""
     buffers = {b.id: b for b in map(self._analysis.buffer_of, self.values)}
-    return [b.size_bytes for b in buffers.values() if self._is_slot(b)]
-
-  def largest_slot_bytes(self) -> int:
-    """Bytes of the program's largest slot.
-
-    What a called computation needs may lie in one, too, although neither its
-    parameters nor its results need be those of the program.
-    """
-    buffers = self._analysis.buffers
-    return max((b.size_bytes for b in buffers if self._is_slot(b)), default=0)
-
-  def _is_slot(self, buffer: LogicalBuffer) -> bool:
-    donated = self._analysis.donated
-    return buffer.is_live_out or not donated.isdisjoint(buffer.values)
+    is_slot = self._analysis.is_slot
+    return [b.size_bytes for b in buffers.values() if is_slot(b)]
 
   def owned_bytes(self) -> int:
     """Bytes of the buffers that hold a parameter or the result here."""

@@ -136,6 +136,11 @@ class LimitPlan:
     return self.base.platform
 
   @property
+  def baseline_bytes(self) -> int:
+    """Predicted for XLA's own order of the module."""
+    return self.base.baseline_bytes
+
+  @property
   def lower_bound_bytes(self) -> int:
     """Temporaries that no edits, on any order that was tried, go below."""
     return self.bound.temp_bytes

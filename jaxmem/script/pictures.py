@@ -151,10 +151,8 @@ def _own_bytes(record: CompileRecord, decision: Decision) -> int:
 
   Under a limit what XLA got may already keep less for the backward pass.
   """
-  if not isinstance(decision, LimitPlan):
+  if not isinstance(decision, LimitPlan) or record.xla_bytes is None:
     return decision.baseline_bytes
-  if record.xla_bytes is None:
-    return decision.base.baseline_bytes
   return record.xla_bytes - decision.fixed_bytes
 
 

@@ -252,8 +252,11 @@ class AntiDependencyTest(absltest.TestCase):
     self.assertEqual(found.owned_bytes, 32 + 32 + 24)
 
 
-def _body_graph(carried, run_body):
-  """Returns the graph of a loop's body; the first two of a carry are one."""
+def _body_graph(carried, run_body, result=None):
+  """Returns the graph of a loop's body; the first two of a carry are one.
+
+  The program returns what the loop carries, or a result of a given shape.
+  """
   builder = tiny_hlo.Builder()
   condition = builder.computation("condition")
   seen = condition.element(condition.parameter(carried, "seen"), 0)
@@ -263,7 +266,10 @@ def _body_graph(carried, run_body):
   main = builder.computation("main")
   x, y = (main.op("dot", f32(8), main.parameter(f32(8))) for _ in range(2))
   start = (x, x, y) if len(carried.tuple_shapes) == 3 else (x,)
-  main.op("while", carried, main.tuple(*start), calls=(body, condition))
+  start = main.tuple(*start)
+  loop = main.op("while", carried, start, calls=(body, condition))
+  if result is not None:
+    main.op("dot", result, main.element(loop, 0), name="result")
   module = builder.module(main)
   (computation,) = [c for c in module.computations if c.name == "body"]
   return _graph(module, computation)
@@ -410,23 +416,12 @@ class NodeTest(parameterized.TestCase):
     # first is as large as what the loop carries, which dies there. The carry
     # is a buffer of several values; where it lies in the memory of an output,
     # first may lie on it.
-    builder = tiny_hlo.Builder()
-    carried = tuple_of(f32(8))
-    condition = builder.computation("condition")
-    seen = condition.element(condition.parameter(carried, "seen"), 0)
-    condition.op("compare", tiny_hlo.pred(), seen, seen, name="test")
-    body = builder.computation("body")
-    old = body.element(body.parameter(carried, "carry"), 0)
-    first = body.op("negate", f32(8), old, name="first")
-    body.tuple(body.op("dot", f32(8), first, name="last"))
-    main = builder.computation("main")
-    start = main.tuple(main.op("dot", f32(8), main.parameter(f32(8))))
-    loop = main.op("while", carried, start, calls=(body, condition))
+    def run_body(body, carry):
+      first = body.op("negate", f32(8), body.element(carry, 0), name="first")
+      body.tuple(body.op("dot", f32(8), first, name="last"))
+
     result = f32(8) if is_slot else f32(4)
-    main.op("dot", result, main.element(loop, 0), name="result")
-    module = builder.module(main)
-    (computation,) = [c for c in module.computations if c.name == "body"]
-    found = _graph(module, computation)
+    found = _body_graph(tuple_of(f32(8)), run_body, result)
     names = [b.name for b in found.graph.buffers]
     (node,) = [n for n in found.graph.nodes if n.name == "first"]
     pair = names.index("carry.0"), names.index("first")

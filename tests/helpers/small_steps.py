@@ -35,6 +35,20 @@ def _scan(params, x):
   return params - 0.1 * grads, value
 
 
+def stacking_scan(params, x):
+  """A scan over layers, which stacks activations for its backward pass."""
+
+  def loss(params):
+    def layer(hidden, weights):
+      return jnp.tanh(jnp.sin(hidden @ weights) * hidden), None
+
+    hidden, _ = jax.lax.scan(layer, x, params)
+    return jnp.mean(hidden**2)
+
+  value, grads = jax.value_and_grad(loss)(params)
+  return params - 0.1 * grads, value
+
+
 def _small_loop(params, x):
   # Few enough bytes for XLA to compile the whole loop into one kernel.
   def body(_, carry):

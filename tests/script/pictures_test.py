@@ -24,17 +24,6 @@ _FUNCTIONS = (
 _FAST = jaxmem.Options(effort="fast")
 
 
-def _scanned(params, x):
-  def loss(params):
-    def layer(hidden, weights):
-      return jnp.tanh(jnp.sin(hidden @ weights) * hidden), None
-
-    hidden, _ = jax.lax.scan(layer, x, params)
-    return jnp.mean(hidden**2)
-
-  return jax.grad(loss)(params)
-
-
 def _unrolled(params, x):
   def loss(params):
     hidden = x
@@ -68,8 +57,8 @@ def _limit(compiled):
 
 class MainFiguresTest(absltest.TestCase):
   def test_xlas_plan_is_of_the_step_as_it_is_written(self):
-    compiled, free = _figures(_scanned)
-    _, limited = _figures(_scanned, _limit(compiled))
+    compiled, free = _figures(small_steps.stacking_scan)
+    _, limited = _figures(small_steps.stacking_scan, _limit(compiled))
     self.assertEqual(limited["XLA's temporaries"], free["XLA's temporaries"])
     self.assertNotIn("XLA's with less kept", free)
     self.assertIn("XLA's with less kept", limited)

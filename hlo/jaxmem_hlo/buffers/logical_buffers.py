@@ -82,6 +82,17 @@ class BufferAnalysis:
       for number, index in self.module.donations
     }
 
+  def is_slot(self, buffer: LogicalBuffer) -> bool:
+    """Whether a buffer is that of a donated parameter or of an output."""
+    return buffer.is_live_out or not self.donated.isdisjoint(buffer.values)
+
+  @functools.cached_property
+  def largest_slot_bytes(self) -> int:
+    """Bytes of the largest of these buffers; 0 if there is none."""
+    return max(
+      (b.size_bytes for b in self.buffers if self.is_slot(b)), default=0
+    )
+
   @functools.cached_property
   def readers(self) -> dict[Value, tuple[frozenset[int], bool]]:
     """Value -> ids of instructions that read it, and whether it stays.
