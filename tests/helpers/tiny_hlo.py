@@ -208,12 +208,14 @@ def named(module: Module, name: str) -> Instruction:
   return found
 
 
-def loop(*, kinds: str) -> Module:
+def loop(*, kinds: str, is_one_initial: bool = False) -> Module:
   """Returns a module with one loop over a counter and f32[8] values.
 
   Args:
     kinds: One letter for each value: "k" if the body keeps it, "u" if it
-      updates it, "s" if it swaps it with the next one, which is "s" too.
+      updates it, "n" if it hands back the next one instead, "s" if it swaps it
+      with the next one, which is "s" too.
+    is_one_initial: Whether all values are `initial0` at first.
   """
   builder = Builder()
   carried = tuple_of(s32(), *(f32(8) for _ in kinds))
@@ -235,6 +237,8 @@ def loop(*, kinds: str) -> Module:
       new.append(old[i])
     elif kind == "u":
       new.append(body.op("dot", f32(8), old[i], name=f"update{i}"))
+    elif kind == "n":
+      new.append(old[i + 1])
     else:
       first = kinds[:i].count("s") % 2 == 0
       new.append(old[i + 1 if first else i - 1])
@@ -245,6 +249,8 @@ def loop(*, kinds: str) -> Module:
   values = [
     main.parameter(f32(8), name=f"initial{i}") for i in range(len(kinds))
   ]
+  if is_one_initial:
+    values = values[:1] * len(kinds)
   start = main.tuple(zero, *values, name="start")
   main.op("while", carried, start, calls=(body, condition), name="loop")
   return builder.module(main)

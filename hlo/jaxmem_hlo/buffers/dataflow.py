@@ -125,10 +125,11 @@ class Dataflow:
     self.callers: dict[int, Instruction] = {}
     self.computations = self._sequential_computations()
     self._number = self._number_definitions()
-    self._num_phis = 0
     self._made: list[Value] = []
+    self._phi_inputs: dict[Value, list[Value]] = {}
     self._forward: dict[Value, Value] = {}
     self._run(module.entry, [])
+    self._replace_phis()
     self._resolve_all()
     self.values = self._collect()
 
@@ -170,23 +171,24 @@ class Dataflow:
 
   # The next methods make values.
 
-  def _make(
-    self, instruction: Instruction, index: ShapeIndex, *, phi: bool = False
-  ) -> Value:
+  def _make(self, instruction: Instruction, index: ShapeIndex) -> Value:
     shape = shapes.subshape(instruction.shape, index)
-    if phi:
-      self._num_phis += 1
     value = Value(
       # The final ids follow in _collect; this one only has to sort.
-      id=self._num_phis if phi else -1,
+      id=len(self._made),
       instruction=instruction,
       position=Position(instruction, index),
       size_bytes=shapes.top_level_bytes(shape),
       memory_space=shape.layout.memory_space,
-      is_phi=phi,
     )
     self._made.append(value)
     return value
+
+  def _make_phi(self, instruction: Instruction, index: ShapeIndex) -> Value:
+    phi = self._make(instruction, index)
+    phi.is_phi = True
+    self._phi_inputs[phi] = []
+    return phi
 
   def _define_all(self, instruction: Instruction) -> Tree:
     return {
@@ -283,26 +285,15 @@ class Dataflow:
   def _while(self, instruction: Instruction) -> Tree:
     body, condition = while_computations(self.module, instruction)
     initial = self.trees[instruction.operands[0]]
-    carry = {
-      index: self._make(body.parameters[0], index, phi=True)
-      for index in initial
-    }
+    carry = {i: self._make_phi(body.parameters[0], i) for i in initial}
     root = self._run(body, [carry])
-    # A carried value that the body hands back untouched is the initial value.
-    for index, phi in carry.items():
-      if self._resolved(root[index]) is phi:
-        self._forward[phi] = initial[index]
-
-    def meet(at: Instruction) -> Tree:
-      return {
-        index: initial[index]
-        if phi in self._forward
-        else self._make(at, index, phi=True)
-        for index, phi in carry.items()
-      }
-
-    self._run(condition, [meet(condition.parameters[0])])
-    return meet(instruction)
+    seen = {i: self._make_phi(condition.parameters[0], i) for i in initial}
+    self._run(condition, [seen])
+    left = {i: self._make_phi(instruction, i) for i in initial}
+    for tree in (carry, seen, left):
+      for index, phi in tree.items():
+        self._phi_inputs[phi] = [initial[index], root[index]]
+    return left
 
   def _conditional(self, instruction: Instruction) -> Tree:
     roots = [
@@ -311,14 +302,51 @@ class Dataflow:
         instruction.callees, instruction.operands[1:], strict=True
       )
     ]
-    tree: Tree = {}
-    for index in roots[0]:
-      met = {self._resolved(root[index]) for root in roots}
-      if len(met) == 1:
-        tree[index] = met.pop()
-      else:
-        tree[index] = self._make(instruction, index, phi=True)
+    tree = {index: self._make_phi(instruction, index) for index in roots[0]}
+    for index, phi in tree.items():
+      self._phi_inputs[phi] = [root[index] for root in roots]
     return tree
+
+  # The next methods replace phis that stand for one definition only.
+
+  def _replace_phis(self) -> None:
+    """Replaces phis by the one value that they can be, until none is left.
+
+    Such are the phi of what a loop's body hands back untouched, and several
+    phis that take what they are from each other and from one other value.
+    """
+    is_changed = True
+    while is_changed:
+      is_changed = False
+      for phi in self._phi_inputs:
+        replaced, by = self._replaceable(phi)
+        self._forward |= dict.fromkeys(replaced, by)
+        is_changed |= bool(replaced)
+
+  def _replaceable(self, phi: Value) -> tuple[list[Value], Value]:
+    """Returns the phis to replace, this one among them, and by what."""
+    if phi in self._forward:
+      return [], phi
+    inputs = self._inputs_of(phi)
+    if len(inputs) == 1:
+      return [phi], inputs[0]
+    phis, others = {phi: None}, dict[Value, None]()
+    waiting = inputs
+    while waiting:
+      value = waiting.pop()
+      if not value.is_phi:
+        others[value] = None
+        if len(others) > 1:
+          return [], phi
+      elif value not in phis:
+        phis[value] = None
+        waiting += self._inputs_of(value)
+    return list(phis), next(iter(others))
+
+  def _inputs_of(self, phi: Value) -> list[Value]:
+    """Returns the values that a phi stands for, except itself."""
+    inputs = dict.fromkeys(map(self._resolved, self._phi_inputs[phi]))
+    return [value for value in inputs if value is not phi]
 
   # The next methods find final ids, positions and uses.
 

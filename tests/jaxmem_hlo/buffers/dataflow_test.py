@@ -143,6 +143,22 @@ class LoopTest(absltest.TestCase):
     self.assertEqual(_name_at(flow, "next", 2), "carry.1 phi")
     self.assertEqual(_name_at(flow, "loop", 2), "loop.2 phi")
 
+  def test_values_that_only_ever_are_one_are_that_one(self):
+    for kinds in ("nk", "ss", "nnk"):
+      flow = Dataflow(tiny_hlo.loop(kinds=kinds, is_one_initial=True))
+      for name in ("start", "carry", "seen", "next", "loop"):
+        for index in range(1, len(kinds) + 1):
+          self.assertEqual(_name_at(flow, name, index), "initial0")
+
+  def test_a_value_that_is_another_one_later_is_a_phi(self):
+    flow = Dataflow(tiny_hlo.loop(kinds="nk"))
+    self.assertEqual(_name_at(flow, "carry", 1), "carry.1 phi")
+    self.assertEqual(_name_at(flow, "carry", 2), "initial1")
+    self.assertEqual(_name_at(flow, "next", 1), "initial1")
+    flow = Dataflow(tiny_hlo.loop(kinds="ssu", is_one_initial=True))
+    self.assertEqual(_name_at(flow, "loop", 2), "initial0")
+    self.assertEqual(_name_at(flow, "loop", 3), "loop.3 phi")
+
   def test_kinds_do_not_mix(self):
     flow = Dataflow(tiny_hlo.loop(kinds="kuss"))
     found = [_name_at(flow, "loop", i) for i in range(1, 5)]
