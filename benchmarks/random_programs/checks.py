@@ -318,4 +318,5 @@ def _is_close(found: jax.Array, expected: jax.Array) -> bool:
     return _bytes(found) == _bytes(expected)
   wide = np.complex128 if expected.dtype == np.complex64 else np.float64
   a, b = (np.asarray(each).astype(wide) for each in (found, expected))
-  return np.allclose(a, b, rtol=0, atol=rounding * (1 + np.abs(b).max()))
+  most = np.abs(b).max(initial=0)
+  return np.allclose(a, b, rtol=0, atol=rounding * (1 + most))

@@ -39,13 +39,15 @@ _NUM_QUICK_SHARDED = 4
 _NUM_SHARDED = 24
 # Of programs in which a defect was found, once.
 _FOUND = (8, 266)
-_FOUND_SHORT = (16_756, 18_024, 18_930, 23_758)
+_FOUND_SHORT = (16_756, 18_024, 18_930, 23_758, 28_135)
 _SHORT_OPERATIONS = 4
 # The same of programs planned for a GPU.
 _FOUND_FOR_GPU = (300_126, 300_271)
 _GPU_OPERATIONS = 8
 # A short one that has something to order and to fit.
 _SHORT = 7
+# A short one that returns an array without elements, and others.
+_WITHOUT_ELEMENTS = 33_172
 
 
 def _flat(operations):
@@ -192,6 +194,22 @@ class BrokenTest(parameterized.TestCase):
       outcome = checks.check(generate(_SHORT))
     self.assertEqual(outcome.counts["undecided_by_xla"], 1)
     self.assertEqual(outcome.failures, {})
+
+  def test_rounding_under_a_limit_beside_an_output_without_elements(self):
+    jit = jaxmem.jit
+
+    def rounded(function, memory_limit=None, **kwargs):
+      def other(*args):
+        return tuple(x * (1 + 1e-7) for x in function(*args))
+
+      chosen = function if memory_limit is None else other
+      return jit(chosen, memory_limit=memory_limit, **kwargs)
+
+    program = generate(_WITHOUT_ELEMENTS, most_operations=_SHORT_OPERATIONS)
+    with mock.patch.object(jaxmem, "jit", rounded):
+      outcome = checks.check(program)
+    self.assertEqual(outcome.failures, {})
+    self.assertEqual(outcome.counts["limited_rounded"], 1)
 
   @parameterized.parameters(
     ("prediction", {"predicted_temp_bytes": 1}),
