@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from jaxmem.placement import infeasible
 from jaxmem.placement.check_placement import validate
 from jaxmem.placement.cp_sat import descend
@@ -49,17 +51,17 @@ def place(
   search = PlacementSearch(problem, capacity)
   infeasible.check_bounds(search.table, capacity)
   _offer_hints(search)
+  exact = functools.partial(descend, max_work=max_deterministic_time)
   is_large = search.table.num_buffers > _MANY_BUFFERS
-  placers = [_try_first_floors, try_large_first, try_fullest_first]
+  placers = [_try_first_floors, try_large_first, try_fullest_first, exact]
   if search.has_capacity and not is_large:
-    # Tight capacities are left to CP-SAT.
-    placers = [try_floors, try_large_first, _try_heaps, iterate]
+    # Tight capacities are for CP-SAT, which meets most of them at once.
+    placers = [try_floors, _try_heaps, exact, try_large_first, iterate]
   elif search.has_capacity or not is_large:
-    placers = [try_floors, *placers[1:], _try_heaps, iterate]
+    placers = [try_floors, *placers[1:-1], _try_heaps, iterate, exact]
   for placer in placers:
-    if not search.is_done:
+    if not search.is_done and search.bound_bytes <= search.goal_bytes:
       placer(search)
-  descend(search, max_deterministic_time)
   if capacity is not None and search.bound_bytes > capacity:
     raise infeasible.explain(search.table, capacity)
   return search.solution()
