@@ -72,7 +72,6 @@ class HloParts:
     self.definers = {v: self._definer_of(v) for v in self.values}
     self.touchers = {v: self._touchers_of(v) for v in self.values}
     self.followers = self._find_followers(model)
-    self._join_given()
     self._add_anti_dependencies()
     self.is_repaired = any(
       max(p, default=-1) >= n for n, p in enumerate(self.predecessors)
@@ -159,23 +158,6 @@ class HloParts:
     if instruction.opcode.endswith("-done"):
       instruction = self._computation.by_id[instruction.operands[0]]
     return collective_start(self._analysis.module, instruction) is not None
-
-  def _join_given(self) -> None:
-    """Counts values that are in one buffer from the start as one.
-
-    A loop may carry an array twice, and nothing writes the second one.
-    """
-    joined: set[Value] = set()
-    for old, new in self.followers:
-      is_given = self.definers[old] is None and self.definers[new] is None
-      if is_given and old.size_bytes == new.size_bytes:
-        touchers = {*self.touchers[old], *self.touchers[new]}
-        self.touchers[new] = tuple(sorted(touchers))
-        if old in self._results:
-          self._results.add(new)
-        joined.add(old)
-    self.values = [v for v in self.values if v not in joined]
-    self.followers = [p for p in self.followers if p[0] not in joined]
 
   def _add_anti_dependencies(self) -> None:
     """Has whoever reads a buffer run before its next value is written."""

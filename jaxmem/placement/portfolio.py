@@ -53,12 +53,14 @@ def place(
   _offer_hints(search)
   exact = functools.partial(descend, max_work=max_deterministic_time)
   is_large = search.table.num_buffers > _MANY_BUFFERS
-  placers = [_try_first_floors, try_large_first, try_fullest_first, exact]
   if search.has_capacity and not is_large:
     # Tight capacities are for CP-SAT, which meets most of them at once.
     placers = [try_floors, _try_heaps, exact, try_large_first, iterate]
   elif search.has_capacity or not is_large:
-    placers = [try_floors, *placers[1:-1], _try_heaps, iterate, exact]
+    placers = [try_floors, try_large_first, try_fullest_first]
+    placers += [_try_heaps, iterate, exact]
+  else:
+    placers = [_try_first_floors, try_large_first, try_fullest_first, exact]
   for placer in placers:
     if not search.is_done and search.bound_bytes <= search.goal_bytes:
       placer(search)
