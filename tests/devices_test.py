@@ -126,6 +126,7 @@ def test_a_limit(devices):
   assert plan.communication.step_s > free.communication.step_s
 
 
+@pytest.mark.slow
 def test_bytes_against_exposed_time(devices):
   plan = _plan(_small(devices, fsdp=True))
   own = plan.baseline_communication

@@ -287,6 +287,7 @@ class KerasTest(_JittedTest):
     self.model.make_train_function()
     return self.model.train_function
 
+  @pytest.mark.slow
   def test_the_train_function_and_no_state_changes(self):
     before = _copies(self._state())
     for _ in range(2):

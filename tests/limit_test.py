@@ -88,6 +88,7 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual(_budget(plan).extra, 0)
     self.assertIn("without recomputing", str(plan))
 
+  @pytest.mark.slow
   def test_the_most_effort_bounds_what_the_limit_takes(self):
     options = Options(effort="prove")
     limit = _limit(0.8)

@@ -21,9 +21,7 @@ _MODELS = tuple(sorted(zoo.MODELS))
 _QUICK_MODELS = (
   "alexnet",
   "llama_lora",
-  "resnet50",
   "scan_transformer",
-  "unet",
 )
 
 

@@ -1,12 +1,14 @@
 """The benchmark of what kernels take on a CPU, in small."""
 
 import benchmark_process
+import pytest
 from absl.testing import absltest
 
 from benchmarks import kernel_time_report
 
 
 class KernelTimeTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_kernels_by_kind(self):
     (row,) = benchmark_process.rows(
       "kernel_time_benchmark",

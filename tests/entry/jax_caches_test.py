@@ -9,6 +9,7 @@ from typing import Any
 import cached_process
 import jax
 import jax.numpy as jnp
+import pytest
 from absl.testing import absltest, parameterized
 
 import jaxmem
@@ -74,6 +75,7 @@ class DispatchTest(absltest.TestCase):
 
 
 class PersistentCacheTest(absltest.TestCase):
+  @pytest.mark.slow
   def test_each_entry_of_a_plan_is_found_again(self):
     folder = self.enter_context(tempfile.TemporaryDirectory())
 

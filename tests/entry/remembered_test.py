@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import jaxlib
 import numpy as np
+import pytest
 import record_modules
 import small_steps
 from absl.testing import absltest, parameterized
@@ -379,6 +380,7 @@ class ProcessesTest(_FolderTest):
       text=True,
     )
 
+  @pytest.mark.slow
   def test_two_at_once_and_one_after(self):
     first = [self.start(line) for line in (0, 1)]
     rows = [json.loads(each.communicate()[0]) for each in first]

@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import library_steps
+import pytest
 from absl.testing import absltest, parameterized
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -85,6 +86,7 @@ class LibrariesTest(parameterized.TestCase):
     package = packages.get(library, library)
     self.assertTrue([row for row in rows if row.package.startswith(package)])
 
+  @pytest.mark.slow
   def test_a_described_gpu(self):
     if not targets.is_available("h200"):
       self.skipTest("needs jax's CUDA plugin")

@@ -60,6 +60,7 @@ def _bytes(tree) -> int:
 
 
 class OnHostTest(parameterized.TestCase):
+  @pytest.mark.slow
   def test_nothing_changes_on_a_cpu(self):
     step = zoo.build("gpt2_small", 2, size="tiny")
     functions = (

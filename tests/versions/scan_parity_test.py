@@ -4,12 +4,15 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 import scan_cases
 from absl.testing import absltest, parameterized
 
 from jaxmem.versions import scan
 
 _NUM_STEPS = 3
+# Of each kind one.
+_QUICK_CASES = ("layers", "dropout", "masked", "nested", "custom", "branches")
 
 
 def run(step: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -32,8 +35,16 @@ class ParityTest(parameterized.TestCase):
         one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8)
       )
 
-  @parameterized.parameters(*scan_cases.CASES)
+  @parameterized.parameters(*_QUICK_CASES)
   def test_results_are_bit_equal(self, name):
+    self._check(name)
+
+  @parameterized.parameters(*sorted({*scan_cases.CASES} - {*_QUICK_CASES}))
+  @pytest.mark.slow
+  def test_results_of_others_are_bit_equal(self, name):
+    self._check(name)
+
+  def _check(self, name):
     step, args = scan_cases.CASES[name]()
     seen = []
     expected = run(jax.jit(step), args)

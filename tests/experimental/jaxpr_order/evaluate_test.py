@@ -3,6 +3,7 @@ import random
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from absl.testing import absltest, parameterized
 from jax import lax
 from jax.extend import core
@@ -209,6 +210,7 @@ class ZooTest(parameterized.TestCase):
       [memory.size_bytes(output) for output in outputs],
     )
 
+  @pytest.mark.slow
   def test_a_tiny_step_runs_with_equal_results(self):
     step = zoo.build("alexnet", 1, size="tiny")
     graph = jaxpr_lib.from_function(
