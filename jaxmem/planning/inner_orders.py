@@ -9,14 +9,12 @@ which are needless where the program's peak lies elsewhere
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxmem_hlo.assignment import AssignmentModel
 
 from jaxmem.planning.decision import Decision, ModulePlan, PlannedModule
-
-_Orders = dict[int, tuple[int, ...]]
+from jaxmem.planning.trials import Trials
 
 
 def without_needless[D: Decision](
@@ -36,8 +34,9 @@ def without_needless[D: Decision](
   }
   if not own:
     return planned
-  most_bytes = decision.planned_bytes
-  kept = _given_back(planned.model, {}, own, [*own], most_bytes)
+  trials = Trials(planned.model, decision.planned_bytes, keeps_savings=False)
+  trials.adopt(own)
+  kept = trials.adopted
   if not kept:
     return planned
   orders = {c: order for c, order in base.orders.items() if c not in kept}
@@ -52,29 +51,3 @@ def without_needless[D: Decision](
     given,
     dataclasses.replace(decision, planned_bytes=planned_bytes, **changed),
   )
-
-
-def _given_back(
-  model: AssignmentModel,
-  kept: _Orders,
-  own: Mapping[int, tuple[int, ...]],
-  callees: Sequence[int],
-  most_bytes: int,
-) -> _Orders:
-  """Returns what else can be in XLA's order: all callees, or some of a half.
-
-  Args:
-    model: Of the planned module.
-    kept: Callees that are in XLA's order again -> that order.
-    own: XLA's order of each callee.
-    callees: Those to be tried.
-    most_bytes: Of temporaries.
-  """
-  tried = kept | {callee: own[callee] for callee in callees}
-  if model.temp_bytes(tried, most_bytes) <= most_bytes:
-    return tried
-  if len(callees) > 1:
-    half = len(callees) // 2
-    for part in (callees[:half], callees[half:]):
-      kept = _given_back(model, kept, own, part, most_bytes)
-  return kept

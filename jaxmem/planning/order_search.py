@@ -15,20 +15,21 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxmem_hlo.assignment import AssignmentModel
-from jaxmem_hlo.buffers import UnsupportedModuleError, schedule
 from jaxmem_hlo.module import Module
 
 from jaxmem import order
 from jaxmem.graph import (
-  ComputationGraph,
   Graph,
   bounds,
-  callee_peaks,
-  check_order,
   from_hlo,
   liveness,
 )
 from jaxmem.options import Options
+from jaxmem.planning.callee_orders import (
+  CalleeOrders,
+  FoundByGraph,
+  checked_schedule,
+)
 from jaxmem.planning.tuning import TUNING
 
 # Live bytes this close to the bound count as meeting it: solvers call a gap of
@@ -36,10 +37,7 @@ from jaxmem.planning.tuning import TUNING
 _MET = 1 + 1e-4
 # The most that packing may add to live bytes in a plan called optimal.
 PACKED_WELL = 1.01
-# A called computation of fewer nodes has nothing to order.
-_MIN_NODES = 3
 _TUNING = TUNING.order
-_InnerOrders = dict[Graph, order.OrderResult]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +61,6 @@ class FoundOrders:
   is_optimal: bool
   search_proved: bool
   method: str
-
-
-def check_understood(graph: ComputationGraph) -> None:
-  """Refuses a computation whose given order already breaks our rules.
-
-  Raises:
-    UnsupportedModuleError: If it does.
-  """
-  if graph.is_repaired:
-    raise UnsupportedModuleError(
-      f"{graph.computation.name}: XLA's own schedule seems to read a buffer"
-      " that was already overwritten; something in it is not understood."
-    )
 
 
 class OrderSearch:
@@ -104,17 +89,13 @@ class OrderSearch:
   ):
     self._module = module
     self.model = AssignmentModel(module, platform, like and like.model)
-    self.orders: dict[int, tuple[int, ...]] = {}
     self._options = options
     self._proves = proves
-    # Lower bounds of what called computations need, over all their orders.
-    self._callee_bounds: dict[int, int] = {}
-    # Those of the module that this one was made from are mostly the same.
-    self._inner_orders: _InnerOrders = like._inner_orders if like else {}
-    # Temporaries with the orders so far, where these were compared with others.
-    self._inner_bytes: int | None = None
-    self._callees = callee_peaks(self.model, self._plan_inner)
-    self.entry = from_hlo(self.model, module.entry, self._callees)
+    # Callees of the module that this one was made from are mostly the same.
+    self._found: FoundByGraph = like._found if like else {}
+    self._callees = CalleeOrders(self.model, options, proves, self._found)
+    self.orders = dict(self._callees.orders)
+    self.entry = from_hlo(self.model, module.entry, self._callees.peaks)
     self._initial = tuple(range(len(self.entry.instructions)))
 
   def may_reach(self, limit_bytes: float) -> bool:
@@ -162,7 +143,8 @@ class OrderSearch:
     best, planned = self._choose(candidates, bound, known)
     live = liveness.peak_bytes(graph, best) - graph.base_bytes
     if best != initial or self.entry.is_repaired:
-      self._set(self.entry, best)
+      ids = checked_schedule(self.entry, best)
+      self.orders[self._module.entry.id] = ids
     return FoundOrders(
       orders=dict(self.orders),
       planned_bytes=planned,
@@ -253,42 +235,6 @@ class OrderSearch:
     for pair in itertools.zip_longest(orders, packed):
       yield from (c for c in pair if c is not None)
 
-  def _plan_inner(self, inner: ComputationGraph) -> int:
-    """Orders a called computation by its own peak, if that helps the whole.
-
-    Returns the peak that it then has.
-    """
-    check_understood(inner)
-    graph = inner.graph
-    peak = liveness.peak_bytes(graph, range(graph.num_nodes))
-    bound = 0
-    if graph.num_nodes >= _MIN_NODES:
-      found = self._inner_orders.get(graph) or order.plan_order(
-        graph, effort=self._options.effort, prove=self._proves
-      )
-      self._inner_orders[graph] = found
-      bound = found.lower_bound_bytes
-      if found.peak_bytes < peak:
-        before = self._inner_bytes
-        if before is None:
-          before = self.model.temp_bytes(self.orders)
-        self._set(inner, found.order)
-        self._inner_bytes = self.model.temp_bytes(self.orders, before)
-        if self._inner_bytes > before:
-          self._inner_bytes = before
-          del self.orders[inner.computation.id]
-        else:
-          peak = found.peak_bytes
-    bound_bytes = max(0, bound - inner.owned_bytes)
-    self._callee_bounds[inner.computation.id] = bound_bytes
-    return peak
-
-  def _set(self, graph: ComputationGraph, nodes: Sequence[int]) -> None:
-    check_order(graph.graph, nodes)
-    ids = graph.schedule(nodes)
-    schedule.check_schedule(graph.computation, ids)
-    self.orders[graph.computation.id] = tuple(ids)
-
   def _choose(
     self,
     candidates: Iterator[tuple[int, ...]],
@@ -320,9 +266,9 @@ class OrderSearch:
 
   def _bound(self, graph: Graph, bound: int) -> int:
     """Lowers the entry's bound where a callee's own order is not proven."""
-    if self._callees == self._callee_bounds:
+    if self._callees.peaks == self._callees.bounds:
       return bound
-    entry = from_hlo(self.model, self._module.entry, self._callee_bounds)
+    entry = from_hlo(self.model, self._module.entry, self._callees.bounds)
     optimistic = entry.graph
     if optimistic == graph:
       return bound

@@ -17,6 +17,7 @@ from jaxmem_hlo.module import Module
 from jaxmem.cost import Device
 from jaxmem.graph import from_hlo
 from jaxmem.options import Options
+from jaxmem.planning.callee_orders import check_understood
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.inner_orders import without_needless
@@ -24,7 +25,6 @@ from jaxmem.planning.order_search import (
   PACKED_WELL,
   FoundOrders,
   OrderSearch,
-  check_understood,
 )
 from jaxmem.planning.overlap import hide_planned_transfers
 from jaxmem.report import Status

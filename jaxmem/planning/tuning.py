@@ -21,12 +21,15 @@ class OrderTuning:
     max_priced: How many orders are priced with the assignment model at most.
     quick_flows: How many minimum cuts the quick bound of an order computes.
     callee_flows: The same where a called computation's own order is not proven.
+    max_callee_trials: How often orders of called computations are tried on the
+      whole module at most.
   """
 
   alike_ratio: float = 1.002
   max_priced: int = 8
   quick_flows: int = 20
   callee_flows: int = 150
+  max_callee_trials: int = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
