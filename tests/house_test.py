@@ -33,7 +33,8 @@ _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # they have read 145, limits on long steps in little time 70, sums of what is
 # above a limit 50, orders of callees given back 80, fusions of hundreds of
 # operands in less time 20, steps that are changed before XLA sees them compared
-# with what was written, and what bodies of loops share, 60.
+# with what was written, and what bodies of loops share, 60, orders of callees
+# that are tried together 60.
 _MAX_REACHED_LINES = 31_370
 
 

@@ -20,7 +20,6 @@ from jaxmem.planning.trials import Trials
 
 # A called computation of fewer nodes has nothing to order.
 _MIN_NODES = 3
-FoundByGraph = dict[Graph, order.OrderResult]
 
 
 def check_understood(graph: ComputationGraph) -> None:
@@ -58,7 +57,8 @@ class CalleeOrders:
     model: Of the module.
     options: How hard to try.
     proves: As of `OrderSearch`.
-    found: What was found for graphs before; more is added to it.
+    like: Of the module that this one was made from, if any: what it calls is
+      mostly the same.
 
   Attributes:
     orders: Computation id -> instruction ids in execution order, where that is
@@ -72,18 +72,16 @@ class CalleeOrders:
     model: AssignmentModel,
     options: Options,
     proves: bool,
-    found: FoundByGraph,
+    like: CalleeOrders | None = None,
   ):
     self._options = options
     self._proves = proves
-    self._found = found
-    self._is_searching = True
-    # The orders of nodes that are in use.
+    self._found: dict[Graph, order.OrderResult] = like._found if like else {}
+    # As `orders`, in nodes, and of those that were not adopted, too.
     self._nodes: dict[int, tuple[int, ...]] = {}
     self.orders: dict[int, tuple[int, ...]] = {}
     self.bounds: dict[int, int] = {}
-    self.peaks = callee_peaks(model, self._peak)
-    self._is_searching = False
+    self.peaks = callee_peaks(model, self._order)
     if not self.orders:
       return
     trials = Trials(model, model.temp_bytes(), keeps_savings=True)
@@ -91,29 +89,39 @@ class CalleeOrders:
     if trials.adopted != self.orders:
       # Who calls what keeps XLA's order has to be looked at again.
       self.orders = trials.adopted
-      self._nodes = {c: self._nodes[c] for c in self.orders}
       self.peaks = callee_peaks(model, self._peak)
 
-  def _peak(self, inner: ComputationGraph) -> int:
-    """Returns the peak of a computation in the order that it is to have."""
+  def _order(self, inner: ComputationGraph) -> int:
+    """Orders a computation if that lowers its peak; returns the peak."""
     check_understood(inner)
-    graph, callee = inner.graph, inner.computation.id
-    peak = liveness.peak_bytes(graph, range(graph.num_nodes))
-    bound = 0
-    if graph.num_nodes >= _MIN_NODES:
-      found = self._search(graph)
-      bound = found.lower_bound_bytes
-      if self._is_searching and found.peak_bytes < peak:
-        self._nodes[callee] = found.order
-        self.orders[callee] = checked_schedule(inner, found.order)
-    if callee in self._nodes:
-      peak = liveness.peak_bytes(graph, self._nodes[callee])
-    self.bounds[callee] = max(0, bound - inner.owned_bytes)
-    return peak
+    found, peak = self._search(inner), _peak_as_given(inner.graph)
+    if found is None or found.peak_bytes >= peak:
+      return peak
+    callee = inner.computation.id
+    self._nodes[callee] = found.order
+    self.orders[callee] = checked_schedule(inner, found.order)
+    return found.peak_bytes
 
-  def _search(self, graph: Graph) -> order.OrderResult:
-    if graph not in self._found:
-      self._found[graph] = order.plan_order(
+  def _peak(self, inner: ComputationGraph) -> int:
+    """Returns the peak of a computation in the order that was adopted."""
+    self._search(inner)
+    callee, graph = inner.computation.id, inner.graph
+    if callee not in self.orders:
+      return _peak_as_given(graph)
+    return liveness.peak_bytes(graph, self._nodes[callee])
+
+  def _search(self, inner: ComputationGraph) -> order.OrderResult | None:
+    """Finds an order of a computation, None without a choice, and its bound."""
+    graph, found = inner.graph, None
+    if graph.num_nodes >= _MIN_NODES:
+      found = self._found.get(graph) or order.plan_order(
         graph, effort=self._options.effort, prove=self._proves
       )
-    return self._found[graph]
+      self._found[graph] = found
+    bound = found.lower_bound_bytes if found else 0
+    self.bounds[inner.computation.id] = max(0, bound - inner.owned_bytes)
+    return found
+
+
+def _peak_as_given(graph: Graph) -> int:
+  return liveness.peak_bytes(graph, range(graph.num_nodes))

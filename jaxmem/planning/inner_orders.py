@@ -36,18 +36,18 @@ def without_needless[D: Decision](
     return planned
   trials = Trials(planned.model, decision.planned_bytes, keeps_savings=False)
   trials.adopt(own)
-  kept = trials.adopted
-  if not kept:
+  if not trials.adopted:
     return planned
-  orders = {c: order for c, order in base.orders.items() if c not in kept}
+  orders = {
+    c: order for c, order in base.orders.items() if c not in trials.adopted
+  }
   changed: dict[str, Any] = {"orders": orders}
   if not isinstance(decision, ModulePlan):
     base = dataclasses.replace(base, orders=orders)
     ordered = AssignmentModel(base.apply(given), base.platform)
     base = dataclasses.replace(base, planned_bytes=ordered.temp_bytes())
     changed = {"base": base}
-  planned_bytes = planned.model.temp_bytes(kept)
   return PlannedModule.of(
     given,
-    dataclasses.replace(decision, planned_bytes=planned_bytes, **changed),
+    dataclasses.replace(decision, planned_bytes=trials.num_bytes, **changed),
   )

@@ -18,18 +18,9 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 from jaxmem import order
-from jaxmem.graph import (
-  Graph,
-  bounds,
-  from_hlo,
-  liveness,
-)
+from jaxmem.graph import Graph, bounds, from_hlo, liveness
 from jaxmem.options import Options
-from jaxmem.planning.callee_orders import (
-  CalleeOrders,
-  FoundByGraph,
-  checked_schedule,
-)
+from jaxmem.planning.callee_orders import CalleeOrders, checked_schedule
 from jaxmem.planning.tuning import TUNING
 
 # Live bytes this close to the bound count as meeting it: solvers call a gap of
@@ -91,9 +82,9 @@ class OrderSearch:
     self.model = AssignmentModel(module, platform, like and like.model)
     self._options = options
     self._proves = proves
-    # Callees of the module that this one was made from are mostly the same.
-    self._found: FoundByGraph = like._found if like else {}
-    self._callees = CalleeOrders(self.model, options, proves, self._found)
+    self._callees = CalleeOrders(
+      self.model, options, proves, like and like._callees
+    )
     self.orders = dict(self._callees.orders)
     self.entry = from_hlo(self.model, module.entry, self._callees.peaks)
     self._initial = tuple(range(len(self.entry.instructions)))

@@ -92,7 +92,7 @@ def _decide(
   start = time.perf_counter()
   original = OrderSearch(module, platform, options, proves)
   check_understood(original.entry)
-  baseline = original.model.assign().temp_bytes
+  baseline = original.model.temp_bytes()
   enough = baseline * (1 - options.min_gain)
   copies = find_copies(original.model, original.entry)
   removed = tuple(copies.removable)

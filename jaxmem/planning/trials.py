@@ -20,19 +20,20 @@ class Trials:
 
   Args:
     model: Of the module.
-    most_bytes: What temporaries must not exceed.
+    num_bytes: Its temporaries as it is, which must not become more.
     keeps_savings: Whether what was adopted must not be given away by what is
       adopted later.
 
   Attributes:
     adopted: Computation id -> instruction ids in execution order.
+    num_bytes: Temporaries with what was adopted.
   """
 
   def __init__(
-    self, model: AssignmentModel, most_bytes: int, *, keeps_savings: bool
+    self, model: AssignmentModel, num_bytes: int, *, keeps_savings: bool
   ):
     self._model = model
-    self._most_bytes = most_bytes
+    self._most_bytes = self.num_bytes = num_bytes
     self._keeps_savings = keeps_savings
     self._left = TUNING.order.max_callee_trials
     self.adopted: dict[int, tuple[int, ...]] = {}
@@ -48,7 +49,7 @@ class Trials:
     tried = self.adopted | {callee: orders[callee] for callee in callees}
     num_bytes = self._model.temp_bytes(tried, self._most_bytes)
     if num_bytes <= self._most_bytes:
-      self.adopted = tried
+      self.adopted, self.num_bytes = tried, num_bytes
       if self._keeps_savings:
         self._most_bytes = num_bytes
     elif len(callees) > 1:

@@ -82,7 +82,13 @@ class AssignmentModel:
       limit_bytes: Where more are needed, any number above the limit will do:
         the prediction ends as soon as that is known.
     """
+    if not orders:
+      return self._own_temp_bytes
     return self._assign(orders, limit_bytes).temp_bytes
+
+  @functools.cached_property
+  def _own_temp_bytes(self) -> int:
+    return self._assign(None, None).temp_bytes
 
   def _assign(
     self,
