@@ -88,7 +88,7 @@ class AssignmentModel:
 
   @functools.cached_property
   def _own_temp_bytes(self) -> int:
-    return self._assign(None, None).temp_bytes
+    return self.assign().temp_bytes
 
   def _assign(
     self,
