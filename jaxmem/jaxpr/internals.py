@@ -15,6 +15,7 @@ fails in this file.
 
 import copy
 import functools
+import itertools
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -71,11 +72,28 @@ def empty_name_stack() -> Any:
 
 def is_transposed(eqn: core.JaxprEqn) -> bool:
   """Whether the equation is part of a backward pass."""
+  return any(derivatives(eqn))
+
+
+def derivatives(eqn: core.JaxprEqn) -> list[bool]:
+  """Returns whether each derivative is transposed that made the equation.
+
+  The outermost comes first: in the backward pass of a function that takes
+  gradients itself, its own forward pass is `transpose(jvp(jvp()))`, which gives
+  [True, False], and its own backward pass [True, True].
+  """
   # A scope that the user calls "transpose" is not a transform.
-  return any(
-    element.name == "transpose" and type(element).__name__ == "Transform"
+  names = [
+    element.name
     for element in name_stack(eqn).stack
-  )
+    if type(element).__name__ == "Transform"
+  ]
+  # A transposed derivative is written as a transform of its "jvp".
+  return [
+    name == "transpose"
+    for before, name in itertools.pairwise(["", *names])
+    if name == "transpose" or (name == "jvp" and before != "transpose")
+  ]
 
 
 def source(eqn: core.JaxprEqn) -> str:

@@ -1,10 +1,12 @@
 """Where each value of a flat jaxpr is made and read."""
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jax.extend import core
 
-from jaxmem.jaxpr import Atom, memory
+from jaxmem.jaxpr import Atom, internals, memory
 
 
 class Values:
@@ -31,6 +33,16 @@ class Values:
         self.definers[var] = position
     for var in variables(jaxpr.outvars):
       self.readers.setdefault(var, []).append(len(jaxpr.eqns))
+
+  @functools.cached_property
+  def is_backward(self) -> tuple[bool, ...]:
+    """Whether each equation is part of a backward pass.
+
+    Where a function that is differentiated takes gradients itself, all that it
+    does is its forward pass: only the outermost derivative that is transposed
+    counts.
+    """
+    return tuple(_is_backward([*map(internals.derivatives, self.eqns)]))
 
   def last_reader(self, var: core.Var) -> int:
     """Returns the last equation that reads a value; -1 if none does."""
@@ -61,6 +73,27 @@ class Values:
         eqns.add(index)
         pending += operands(self.eqns[index])
     return tuple(sorted(eqns)), [*read]
+
+
+def _is_backward(derivatives: Sequence[Sequence[bool]]) -> Iterator[bool]:
+  """Yields whether equations belong to a backward pass.
+
+  Args:
+    derivatives: Whether those that each equation is part of are transposed,
+      the outermost first.
+  """
+  groups = [
+    (is_backward, [*group])
+    for is_backward, group in itertools.groupby(
+      derivatives, key=lambda chain: bool(chain) and chain[0]
+    )
+  ]
+  for place, (is_backward, group) in enumerate(groups):
+    # What no backward pass of this derivative follows may hold some of others.
+    if is_backward or place + 1 < len(groups) or not any(map(any, group)):
+      yield from [is_backward] * len(group)
+    else:
+      yield from _is_backward([chain[1:] for chain in group])
 
 
 def walk(

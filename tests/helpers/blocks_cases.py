@@ -184,6 +184,32 @@ def _two_losses() -> Case:
   return step, (weights(), (), batch())
 
 
+def updated(params, x):
+  """Returns parameters after one update by the gradients of their own loss."""
+  p, *others = params
+  gradients = jax.grad(lambda p: _mean_square(block(x, p)))(p)
+  return [jax.tree.map(lambda a, b: a - 0.1 * b, p, gradients), *others]
+
+
+def learned(params, x, update=updated):
+  """Returns the loss after as many updates as there are blocks."""
+  for _ in range(NUM_BLOCKS):
+    params = update(params, x)
+  return _mean_square(block(jnp.sin(x), params[0]))
+
+
+def _inner_updates() -> Case:
+  """Derivatives of a function that takes gradients itself."""
+  return train(learned, weights(), batch())
+
+
+def curvature(params, x):
+  """Returns the product of a Hessian and a vector, forward over reverse."""
+  tangents = jax.tree.map(jnp.sign, params)
+  gradient = jax.grad(stacked)
+  return jax.jvp(lambda p: gradient(p, x), (params,), (tangents,))[1]
+
+
 def _activations_returned() -> Case:
   """Returns what a block holds, so that it stays anyway."""
 
@@ -217,5 +243,6 @@ CASES = {
   "convolutions": _convolutions,
   "parts of a batch": _parts_of_a_batch,
   "two losses": _two_losses,
+  "inner updates": _inner_updates,
   "activations returned": _activations_returned,
 }

@@ -100,6 +100,24 @@ class FindTest(parameterized.TestCase):
     self.assertLen(found, 2 * blocks_cases.NUM_BLOCKS)
     self.assertLen({block.end for block in found}, 2)
 
+  def test_blocks_of_a_function_that_takes_gradients_are_its_updates(self):
+    values = _values("inner updates")
+    found = find_blocks(values)
+    # All that it does is one forward pass, its backward passes included.
+    self.assertLen({block.end for block in found}, 1)
+    self.assertGreaterEqual(len(found), blocks_cases.NUM_BLOCKS)
+    scopes = [str(eqn.source_info.name_stack) for eqn in values.eqns]
+    outer = [scope.startswith("transpose(") for scope in scopes]
+    self.assertSequenceEqual(values.is_backward, outer)
+
+  def test_forward_over_reverse(self):
+    # Nothing transposes the outer derivative: the inner ones' blocks count.
+    jaxpr = jax.make_jaxpr(blocks_cases.curvature)(
+      blocks_cases.weights(), blocks_cases.batch()
+    )
+    found = find_blocks(Values(flatten(jaxpr)))
+    self.assertGreaterEqual(len(found), blocks_cases.NUM_BLOCKS)
+
   def test_nothing_repeats(self):
     def loss(params, x):
       return jnp.mean(blocks_cases.block(x, params[0]) ** 2)
@@ -201,6 +219,7 @@ class BytesTest(parameterized.TestCase):
     "while loop",
     "mask of all",
     "parts of a batch",
+    "inner updates",
   )
   def test_temporaries_shrink(self, name):
     step, args = blocks_cases.CASES[name]()
@@ -216,6 +235,18 @@ class BytesTest(parameterized.TestCase):
     arrays = blocks_cases.weights(), blocks_cases.batch()
     step, args = blocks_cases.CASES["chain"]()
     hand, hand_args = scan_cases.train(by_hand, *arrays, optax.adamw(1e-2))
+    self.assertLessEqual(
+      _temp_bytes(_recomputing(step, 99), args),
+      1.15 * _temp_bytes(hand, hand_args),
+    )
+
+  def test_as_small_as_a_checkpoint_of_each_update(self):
+    update = jax.checkpoint(blocks_cases.updated)
+    by_hand = functools.partial(blocks_cases.learned, update=update)
+    step, args = blocks_cases.CASES["inner updates"]()
+    hand, hand_args = scan_cases.train(
+      by_hand, blocks_cases.weights(), blocks_cases.batch()
+    )
     self.assertLessEqual(
       _temp_bytes(_recomputing(step, 99), args),
       1.15 * _temp_bytes(hand, hand_args),

@@ -1,8 +1,8 @@
 """Finds the forward passes of a train step and the blocks they consist of.
 
 Differentiation traces a forward pass to its end, and only then the backward
-pass, whose equations carry a "transpose" scope. So each stretch of equations
-without it, as long as something later reads what it makes, is a forward pass.
+pass, whose equations say that they were transposed. So each stretch of others
+that a backward pass follows is a forward pass.
 
 A model repeats its blocks. In the sequence of equations, known by primitive and
 types, that is a stretch which equals itself some way on. The way is the length
@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jax.extend import core
 
-from jaxmem.jaxpr import internals
 from jaxmem.versions.blocks.recipe import Block, make_groups, make_recipe
 from jaxmem.versions.bodies import num_runs
 from jaxmem.versions.equation_cost import product_flops
@@ -37,19 +36,18 @@ _MIN_SHARE_OF_LONGEST = 0.9
 def find_blocks(values: Values) -> tuple[Block, ...]:
   """Finds the blocks of all forward passes; none where nothing repeats."""
   found = []
-  for start, end in _forward_passes(values.jaxpr):
+  for start, end in _forward_passes(values):
     cuts = _Forward(values, start, end).cuts()
     found += [Block(a, b, end) for a, b in itertools.pairwise(cuts)]
   return tuple(found)
 
 
-def _forward_passes(jaxpr: core.Jaxpr) -> Iterator[tuple[int, int]]:
+def _forward_passes(values: Values) -> Iterator[tuple[int, int]]:
   """Yields the stretches that a backward pass follows."""
-  kinds = [internals.is_transposed(eqn) for eqn in jaxpr.eqns]
   start = 0
-  for is_backward, group in itertools.groupby(kinds):
+  for is_backward, group in itertools.groupby(values.is_backward):
     end = start + len([*group])
-    if not is_backward and end < len(kinds):
+    if not is_backward and end < len(values.eqns):
       yield start, end
     start = end
 

@@ -103,8 +103,7 @@ def _waiting_sums(values: Values, before: int) -> list[core.Var]:
     and values.eqns[definer].primitive.name == "add_any"
     and num_bytes(var)
     and any(
-      before <= reader < len(values.eqns)
-      and internals.is_transposed(values.eqns[reader])
+      before <= reader < len(values.eqns) and values.is_backward[reader]
       for reader in values.readers.get(var, ())
     )
   ]
@@ -112,14 +111,14 @@ def _waiting_sums(values: Values, before: int) -> list[core.Var]:
 
 def _trigger(values: Values, before: int) -> list[core.Var]:
   """Returns a value of the backward pass that is there by then, if any."""
-  for eqn in reversed(values.eqns[: before + 1]):
-    if not internals.is_transposed(eqn):
+  for index in reversed(range(before + 1)):
+    if not values.is_backward[index]:
       return []
     found = [
       v
-      for v in operands(eqn)
+      for v in operands(values.eqns[index])
       if v in values.definers
-      and internals.is_transposed(values.eqns[values.definers[v]])
+      and values.is_backward[values.definers[v]]
       and num_bytes(v)
     ]
     if found:
