@@ -5,7 +5,7 @@ from jaxmem.budget.chooser import Choice, Chooser
 from jaxmem.budget.greedy import Start
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
-from jaxmem.budget.profile import Event
+from jaxmem.budget.profile import Event, Transfer
 from jaxmem.budget.seconds_bound import least_seconds
 from jaxmem.budget.tuning import Effort
 
@@ -19,6 +19,7 @@ __all__ = [
   "Start",
   "Step",
   "StoredValue",
+  "Transfer",
   "Unit",
   "least_seconds",
   "lower_bound",

@@ -28,6 +28,7 @@ class Choice:
   Attributes:
     edits: By instruction ids.
     events: The same as (unit, step before which it runs).
+    transfers: What goes to the host and back.
     peak_bytes: Temporaries that the profile of the edited program needs.
     extra_s: Estimated seconds that the edits add. Copies to the host add what
       it takes to start them: they are chosen so that nobody waits for them.
@@ -35,6 +36,7 @@ class Choice:
 
   edits: Edits
   events: tuple[Event, ...]
+  transfers: tuple[Transfer, ...]
   peak_bytes: int
   extra_s: float
 
@@ -168,6 +170,7 @@ class Chooser:
         offloads=offload.as_edits(self.problem, best),
       ),
       events=best.events,
+      transfers=tuple(best.transfers.values()),
       peak_bytes=best.peak_bytes - self.problem.slot_bytes,
       extra_s=best.seconds,
     )

@@ -113,7 +113,7 @@ class EditSearch:
     """Returns what little time finds on each base."""
     found: list[Fit] = []
     for base in self.bases():
-      is_hopeless = not with_link and self._planned.is_far_off(room)
+      is_hopeless = self._planned.is_far_off(room, with_link)
       if is_hopeless or (with_link and not base.has_link):
         continue
       if found and base is not self._planned:

@@ -22,6 +22,7 @@ from jaxmem.budget import (
   Event,
   OffloadRates,
   Start,
+  Transfer,
   least_seconds,
   lower_bound,
 )
@@ -108,8 +109,9 @@ class OrderedModule:
     )
     self._starts: dict[View, Start] = {}
     self._choosers: dict[tuple[Start, Effort, bool], Chooser] = {}
-    # For each room, the choices of searches that did not get down to it.
-    self._misses: dict[int, list[Choice]] = {}
+    # For each room, with the link or without, the live bytes of searches that
+    # did not get down to it.
+    self._misses: dict[tuple[int, bool], list[int]] = {}
 
   @property
   def num_steps(self) -> int:
@@ -158,9 +160,16 @@ class OrderedModule:
     self._choosers.clear()
     self._misses.clear()
 
-  def _live_bytes(self, events: Sequence[Event], view: View) -> int:
-    """Returns the live bytes with some events in the light of any view."""
+  def _live_bytes(
+    self,
+    events: Sequence[Event],
+    view: View,
+    transfers: Sequence[Transfer] = (),
+  ) -> int:
+    """Returns the live bytes with some edits in the light of any view."""
     profile = self._start(view).profile()
+    for transfer in transfers:
+      profile.move(transfer)
     for event in events:
       profile.add(*event)
     return profile.peak_bytes - profile.problem.slot_bytes
@@ -246,7 +255,7 @@ class OrderedModule:
     Returns:
       The first fit, or None if there is none or it is useless.
     """
-    if not aim.with_link and self.is_far_off(aim.room_bytes):
+    if self.is_far_off(aim.room_bytes, aim.with_link):
       return None
     chooser = self.chooser(aim.view, "fast", aim.with_link)
     # Where fewer bytes are counted than XLA will take, plans for limits that
@@ -259,8 +268,7 @@ class OrderedModule:
       if choice.extra_s >= worse_s:
         return None
       if choice.peak_bytes > max(aim.room_bytes, limit):
-        if not aim.with_link:
-          self._misses.setdefault(aim.room_bytes, []).append(choice)
+        self._remember_miss(aim, choice)
         return None
       fit = self.fit(aim, choice)
       if fit.temp_bytes <= aim.room_bytes:
@@ -271,11 +279,20 @@ class OrderedModule:
       aim = dataclasses.replace(aim, live_limit_bytes=_next_limit(fit, attempt))
     return None
 
-  def is_far_off(self, room_bytes: int) -> bool:
-    """Whether searches for a room ended so far above it that none will do."""
-    missed = self._misses.get(room_bytes, ())
-    sizes = [self._live_bytes(c.events, LOWEST_VIEW) for c in missed]
-    return min(sizes, default=0) > _TUNING.sure_miss * room_bytes
+  def _remember_miss(self, aim: Aim, choice: Choice) -> None:
+    missed = self._misses.setdefault((aim.room_bytes, aim.with_link), [])
+    transfers = choice.transfers
+    missed.append(self._live_bytes(choice.events, LOWEST_VIEW, transfers))
+
+  def is_far_off(self, room_bytes: int, with_link: bool) -> bool:
+    """Whether searches for a room ended so far above it that none will do.
+
+    Args:
+      room_bytes: Most bytes of temporaries.
+      with_link: Whether values could go to the host.
+    """
+    missed = self._misses.get((room_bytes, with_link), ())
+    return min(missed, default=0) > _TUNING.sure_miss * room_bytes
 
   def moved_limit(self, fit: Fit, view: View) -> int:
     """Returns where to begin in another view, given a fit in one.

@@ -9,6 +9,9 @@ import jax.numpy as jnp
 import optax
 from scan_cases import Case, accumulate, normal, train
 
+from jaxmem.jaxpr.flatten import flatten
+from jaxmem.versions.values import Values
+
 WIDTH = 16
 NUM_ROWS = 96
 NUM_BLOCKS = 5
@@ -246,3 +249,14 @@ CASES = {
   "inner updates": _inner_updates,
   "activations returned": _activations_returned,
 }
+
+
+def closed_jaxpr(name):
+  """Returns the jaxpr of a case."""
+  step, args = CASES[name]()
+  return jax.make_jaxpr(step)(*args)
+
+
+def values(name):
+  """Returns the values of a case's flat jaxpr."""
+  return Values(flatten(closed_jaxpr(name)))

@@ -16,29 +16,19 @@ import jaxmem
 from benchmarks.zoo import language, training
 from jaxmem import cost
 from jaxmem.compiler import ScheduleCapture, TracedStep
-from jaxmem.jaxpr.flatten import flatten
 from jaxmem.planning.request import Request
 from jaxmem.versions import blocks, pick, scan
 from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
 from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
 from jaxmem.versions.blocks.recipe import make_groups, make_recipe
-from jaxmem.versions.equation_cost import equation_seconds, product_flops
+from jaxmem.versions.equation_cost import equation_seconds
 from jaxmem.versions.knapsack import Chooser
-from jaxmem.versions.values import Values, num_bytes, operands
+from jaxmem.versions.values import num_bytes, operands
 from jaxmem.versions.version import stacking_less
 
 _RATES = cost.for_target("h200")
 _NUM_STEPS = 3
-
-
-def _jaxpr(name):
-  step, args = blocks_cases.CASES[name]()
-  return jax.make_jaxpr(step)(*args)
-
-
-def _values(name):
-  return Values(flatten(_jaxpr(name)))
 
 
 def _run(step, args):
@@ -66,78 +56,6 @@ def _temp_bytes(step, args):
   memory = jax.jit(step).lower(*args).compile().memory_analysis()
   assert memory is not None
   return memory.temp_size_in_bytes
-
-
-class FindTest(parameterized.TestCase):
-  def test_blocks_of_a_chain_are_its_layers(self):
-    values = _values("chain")
-    found = find_blocks(values)
-    # One block per layer: each makes one sum that the next one reads.
-    self.assertLen(found, blocks_cases.NUM_BLOCKS)
-    groups = make_groups(values, found, len(found))
-    size = 4 * blocks_cases.NUM_ROWS * blocks_cases.WIDTH
-    for before, after in itertools.pairwise(found):
-      self.assertEqual(before.stop, after.start)
-      (made,) = values.jaxpr.eqns[before.stop - 1].outvars
-      self.assertEqual(num_bytes(made), size)
-      self.assertEqual(values.jaxpr.eqns[before.stop - 1].primitive.name, "add")
-    # The last product of a layer is not needed to make its residuals anew.
-    for group in groups:
-      recipe = make_recipe(group, ())
-      assert recipe is not None
-      again = [values.jaxpr.eqns[index] for index in recipe.eqns]
-      self.assertEqual(sum(product_flops(eqn) > 0 for eqn in again), 1)
-    described = blocks.BlockStep(_jaxpr("chain")).blocks
-    self.assertEqual(described.number, blocks_cases.NUM_BLOCKS)
-    self.assertEqual(described.crossing_bytes, size)
-
-  def test_casts_of_weights_are_no_blocks(self):
-    found = find_blocks(_values("bfloat16"))
-    self.assertLen(found, blocks_cases.NUM_BLOCKS)
-
-  def test_each_forward_pass_has_its_blocks(self):
-    found = find_blocks(_values("two losses"))
-    self.assertLen(found, 2 * blocks_cases.NUM_BLOCKS)
-    self.assertLen({block.end for block in found}, 2)
-
-  def test_blocks_of_a_function_that_takes_gradients_are_its_updates(self):
-    values = _values("inner updates")
-    found = find_blocks(values)
-    # All that it does is one forward pass, its backward passes included.
-    self.assertLen({block.end for block in found}, 1)
-    self.assertGreaterEqual(len(found), blocks_cases.NUM_BLOCKS)
-    scopes = [str(eqn.source_info.name_stack) for eqn in values.eqns]
-    outer = [scope.startswith("transpose(") for scope in scopes]
-    self.assertSequenceEqual(values.is_backward, outer)
-
-  def test_forward_over_reverse(self):
-    # Nothing transposes the outer derivative: the inner ones' blocks count.
-    jaxpr = jax.make_jaxpr(blocks_cases.curvature)(
-      blocks_cases.weights(), blocks_cases.batch()
-    )
-    found = find_blocks(Values(flatten(jaxpr)))
-    self.assertGreaterEqual(len(found), blocks_cases.NUM_BLOCKS)
-
-  def test_nothing_repeats(self):
-    def loss(params, x):
-      return jnp.mean(blocks_cases.block(x, params[0]) ** 2)
-
-    step, args = scan_cases.train(
-      loss, blocks_cases.weights(), blocks_cases.batch()
-    )
-    jaxpr = jax.make_jaxpr(step)(*args)
-    found = blocks.BlockStep(jaxpr)
-    self.assertEqual(found.blocks.number, 0)
-    choice = blocks.BlockChoice(num_groups=1)
-    recomputed = found.recompute(choice, _RATES)
-    self.assertIs(recomputed.closed_jaxpr, jaxpr)
-    self.assertEqual(recomputed.num_dropped, 0)
-
-  def test_a_step_without_gradients_has_none(self):
-    jaxpr = jax.make_jaxpr(blocks_cases.stacked)(
-      blocks_cases.weights(), blocks_cases.batch()
-    )
-    self.assertEqual(blocks.BlockStep(jaxpr).blocks.number, 0)
 
 
 class ParityTest(parameterized.TestCase):
@@ -253,13 +171,13 @@ class BytesTest(parameterized.TestCase):
     )
 
   def test_what_is_returned_stays(self):
-    values = _values("activations returned")
+    values = blocks_cases.values("activations returned")
     groups = make_groups(values, find_blocks(values), 99)
     needs = {var for group in groups for var in group.needs}
     self.assertTrue(needs.isdisjoint(values.jaxpr.outvars))
 
   def test_larger_groups_keep_fewer_ends(self):
-    values = _values("chain")
+    values = blocks_cases.values("chain")
     found = find_blocks(values)
     groups = make_groups(values, found, 2)
     self.assertEqual(
@@ -275,7 +193,7 @@ class BytesTest(parameterized.TestCase):
 class KeepTest(parameterized.TestCase):
   @parameterized.parameters("chain", "dropout", "branches", "mask of all")
   def test_the_best_of_all_sets_is_kept(self, name):
-    values = _values(name)
+    values = blocks_cases.values(name)
     groups = make_groups(values, find_blocks(values), 99)[:2]
     full = choose_kept(groups, 2**40, _RATES, Chooser())
     candidates = sorted(full, key=values.definers.__getitem__)[:8]
@@ -317,7 +235,7 @@ class KeepTest(parameterized.TestCase):
     # Of x + tanh((x * scale) @ w + b) @ v both products read a value that is
     # made elementwise, in the backward pass at least: (x * scale) from x and
     # scale, which is made of x, and tanh(...) from the first product and b.
-    values = _values("chain")
+    values = blocks_cases.values("chain")
     group = make_groups(values, find_blocks(values), 99)[1]
     kept = choose_kept((group,), 2**40, _RATES, Chooser())
     recipe = make_recipe(group, kept)
@@ -351,7 +269,7 @@ class KeepTest(parameterized.TestCase):
 class DevicesTest(absltest.TestCase):
   def test_what_is_gathered_for_the_forward_pass_need_not_stay(self):
     # Where products of both passes read one argument, XLA gathers it once.
-    jaxpr = _jaxpr("chain")
+    jaxpr = blocks_cases.closed_jaxpr("chain")
     shared = []
     for gathers_again in (False, True):
       choice = blocks.BlockChoice(num_groups=99, gathers_again=gathers_again)
@@ -460,9 +378,10 @@ class LimitTest(absltest.TestCase):
       np.testing.assert_array_equal(one, other)
 
   def test_a_bad_choice_is_refused(self):
+    step = blocks.BlockStep(blocks_cases.closed_jaxpr("chain"))
     choice = blocks.BlockChoice(num_groups=0)
     with self.assertRaisesRegex(ValueError, "num_groups must be positive"):
-      blocks.BlockStep(_jaxpr("chain")).recompute(choice, _RATES)
+      step.recompute(choice, _RATES)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""Which blocks a train step consists of."""
+
+import itertools
+
+import blocks_cases
+import jax
+import jax.numpy as jnp
+import scan_cases
+from absl.testing import absltest, parameterized
+
+from jaxmem import cost
+from jaxmem.jaxpr.flatten import flatten
+from jaxmem.versions import blocks
+from jaxmem.versions.blocks.find import find_blocks
+from jaxmem.versions.blocks.recipe import make_groups, make_recipe
+from jaxmem.versions.equation_cost import product_flops
+from jaxmem.versions.values import Values, num_bytes
+
+_RATES = cost.for_target("h200")
+
+
+class FindTest(parameterized.TestCase):
+  def test_blocks_of_a_chain_are_its_layers(self):
+    values = blocks_cases.values("chain")
+    found = find_blocks(values)
+    # One block per layer: each makes one sum that the next one reads.
+    self.assertLen(found, blocks_cases.NUM_BLOCKS)
+    groups = make_groups(values, found, len(found))
+    size = 4 * blocks_cases.NUM_ROWS * blocks_cases.WIDTH
+    for before, after in itertools.pairwise(found):
+      self.assertEqual(before.stop, after.start)
+      (made,) = values.jaxpr.eqns[before.stop - 1].outvars
+      self.assertEqual(num_bytes(made), size)
+      self.assertEqual(values.jaxpr.eqns[before.stop - 1].primitive.name, "add")
+    # The last product of a layer is not needed to make its residuals anew.
+    for group in groups:
+      recipe = make_recipe(group, ())
+      assert recipe is not None
+      again = [values.jaxpr.eqns[index] for index in recipe.eqns]
+      self.assertEqual(sum(product_flops(eqn) > 0 for eqn in again), 1)
+    described = blocks.BlockStep(blocks_cases.closed_jaxpr("chain")).blocks
+    self.assertEqual(described.number, blocks_cases.NUM_BLOCKS)
+    self.assertEqual(described.crossing_bytes, size)
+
+  def test_casts_of_weights_are_no_blocks(self):
+    found = find_blocks(blocks_cases.values("bfloat16"))
+    self.assertLen(found, blocks_cases.NUM_BLOCKS)
+
+  def test_each_forward_pass_has_its_blocks(self):
+    found = find_blocks(blocks_cases.values("two losses"))
+    self.assertLen(found, 2 * blocks_cases.NUM_BLOCKS)
+    self.assertLen({block.end for block in found}, 2)
+
+  def test_blocks_of_a_function_that_takes_gradients_are_its_updates(self):
+    values = blocks_cases.values("inner updates")
+    found = find_blocks(values)
+    # All that it does is one forward pass, its backward passes included.
+    self.assertLen({block.end for block in found}, 1)
+    self.assertGreaterEqual(len(found), blocks_cases.NUM_BLOCKS)
+    scopes = [str(eqn.source_info.name_stack) for eqn in values.eqns]
+    outer = [scope.startswith("transpose(") for scope in scopes]
+    self.assertSequenceEqual(values.is_backward, outer)
+
+  def test_forward_over_reverse(self):
+    # Nothing transposes the outer derivative: the inner ones' blocks count.
+    jaxpr = jax.make_jaxpr(blocks_cases.curvature)(
+      blocks_cases.weights(), blocks_cases.batch()
+    )
+    found = find_blocks(Values(flatten(jaxpr)))
+    self.assertGreaterEqual(len(found), blocks_cases.NUM_BLOCKS)
+
+  def test_nothing_repeats(self):
+    def loss(params, x):
+      return jnp.mean(blocks_cases.block(x, params[0]) ** 2)
+
+    step, args = scan_cases.train(
+      loss, blocks_cases.weights(), blocks_cases.batch()
+    )
+    jaxpr = jax.make_jaxpr(step)(*args)
+    found = blocks.BlockStep(jaxpr)
+    self.assertEqual(found.blocks.number, 0)
+    choice = blocks.BlockChoice(num_groups=1)
+    recomputed = found.recompute(choice, _RATES)
+    self.assertIs(recomputed.closed_jaxpr, jaxpr)
+    self.assertEqual(recomputed.num_dropped, 0)
+
+  def test_a_step_without_gradients_has_none(self):
+    jaxpr = jax.make_jaxpr(blocks_cases.stacked)(
+      blocks_cases.weights(), blocks_cases.batch()
+    )
+    self.assertEqual(blocks.BlockStep(jaxpr).blocks.number, 0)
+
+
+if __name__ == "__main__":
+  absltest.main()
