@@ -16,6 +16,7 @@ from benchmarks.held_out import (
   later_steps,
   latest_steps,
   linen_steps,
+  new_steps,
   plain_steps,
 )
 from benchmarks.held_out.step import (
@@ -43,10 +44,12 @@ STEPS: dict[str, Callable[..., Step]] = {
   "burgers": later_steps.burgers,
   "conv_autoencoder": equinox_steps.conv_autoencoder,
   "convnext": later_steps.convnext,
+  "coupling_flow": new_steps.coupling_flow,
   "dilated_convolutions": latest_steps.dilated_convolutions,
   "diffusion_unet": linen_steps.diffusion_unet,
   "gpt": linen_steps.gpt,
   "graph_network": later_steps.graph_network,
+  "inner_updates": new_steps.inner_updates,
   "lora": plain_steps.lora,
   "lstm_seq2seq": linen_steps.lstm_seq2seq,
   "mlp_mixer": equinox_steps.mlp_mixer,
@@ -58,6 +61,7 @@ STEPS: dict[str, Callable[..., Step]] = {
   "scanned_transformer": plain_steps.scanned_transformer,
   "shifted_windows": latest_steps.shifted_windows,
   "state_space": later_steps.state_space,
+  "time_mixing": new_steps.time_mixing,
   "translation": later_steps.translation,
 }
 
