@@ -112,6 +112,30 @@ def coupling_flow(policy: str | None = None) -> Step:
   )
 
 
+def _mix(block: Params, x: jax.Array) -> jax.Array:
+  """Adds up what earlier tokens hold, the less the longer ago."""
+  before = jnp.pad(x[:, :-1], ((0, 0), (1, 0), (0, 0)))
+  x = (x + before) / 2
+  keys, values = jnp.exp(x @ block["key"]), x @ block["value"]
+  decay = jnp.exp(-jnp.exp(block["decay"]))
+  bonus = jnp.exp(block["bonus"])
+
+  def attend(
+    sums: tuple[jax.Array, jax.Array], token: tuple[jax.Array, jax.Array]
+  ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    (numerator, denominator), (key, value) = sums, token
+    mixed = numerator + bonus * key * value
+    mixed /= denominator + bonus * key + 1e-6
+    sums = decay * numerator + key * value, decay * denominator + key
+    return sums, mixed
+
+  zeros = jnp.zeros_like(keys[:, 0])
+  tokens = keys.swapaxes(0, 1), values.swapaxes(0, 1)
+  _, mixed = jax.lax.scan(attend, (zeros, zeros), tokens)
+  gate = jax.nn.sigmoid(x @ block["gate"])
+  return (gate * mixed.swapaxes(0, 1)) @ block["mixed"]
+
+
 def time_mixing(policy: str | None = None) -> Step:
   """Builds 6 blocks that mix 128 tokens by a decaying sum, 128 wide; AdamW.
 
@@ -127,30 +151,8 @@ def time_mixing(policy: str | None = None) -> Step:
     "bonus": (1, width),
   }
 
-  def mix(block: Params, x: jax.Array) -> jax.Array:
-    before = jnp.pad(x[:, :-1], ((0, 0), (1, 0), (0, 0)))
-    x = (x + before) / 2
-    keys, values = jnp.exp(x @ block["key"]), x @ block["value"]
-    decay = jnp.exp(-jnp.exp(block["decay"]))
-    bonus = jnp.exp(block["bonus"])
-
-    def attend(
-      sums: tuple[jax.Array, jax.Array], token: tuple[jax.Array, jax.Array]
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-      (numerator, denominator), (key, value) = sums, token
-      mixed = numerator + bonus * key * value
-      mixed /= denominator + bonus * key + 1e-6
-      sums = decay * numerator + key * value, decay * denominator + key
-      return sums, mixed
-
-    zeros = jnp.zeros_like(keys[:, 0])
-    tokens = keys.swapaxes(0, 1), values.swapaxes(0, 1)
-    _, mixed = jax.lax.scan(attend, (zeros, zeros), tokens)
-    gate = jax.nn.sigmoid(x @ block["gate"])
-    return (gate * mixed.swapaxes(0, 1)) @ block["mixed"]
-
   def run_block(block: Params, x: jax.Array) -> jax.Array:
-    x += mix(block, standardize(x))
+    x += _mix(block, standardize(x))
     hidden = jax.nn.relu(standardize(x) @ block["inner"]) ** 2
     return x + hidden @ block["outer"]
 
