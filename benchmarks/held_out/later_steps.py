@@ -15,6 +15,7 @@ from benchmarks.held_out.step import (
   cross_entropy,
   floats,
   integers,
+  layers_and_ends,
   make_train_step,
   normal_layers,
   standardize,
@@ -56,11 +57,6 @@ def perceiver(policy: str | None = None) -> Step:
     inner = jax.nn.gelu(standardize(latents) @ layer["inner"])
     return latents + inner @ layer["outer"]
 
-  def init(key: jax.Array) -> Params:
-    layers_key, key = jax.random.split(key)
-    ends = {"latents": (64, width), "embed": (48, width), "head": (width, 10)}
-    return normal_layers(layers_key, 4, shapes), normal_layers(key, 1, ends)[0]
-
   def loss(params: Params, x: jax.Array, labels: jax.Array) -> jax.Array:
     layers, ends = params
     run = checkpointed(run_layer, policy)
@@ -71,7 +67,11 @@ def perceiver(policy: str | None = None) -> Step:
     return cross_entropy(latents.mean(1) @ ends["head"], labels)
 
   return make_train_step(
-    init,
+    layers_and_ends(
+      4,
+      shapes,
+      {"latents": (64, width), "embed": (48, width), "head": (width, 10)},
+    ),
     loss,
     optax.adamw(1e-3),
     [floats(16, 512, 48), integers(16)],
@@ -101,11 +101,6 @@ def graph_network(policy: str | None = None) -> Step:
     change = jnp.concatenate([nodes, received], -1) @ layer["node"]
     return standardize(nodes + jax.nn.swish(change)), edges
 
-  def init(key: jax.Array) -> Params:
-    layers_key, key = jax.random.split(key)
-    ends = {"nodes": (16, width), "edges": (4, width), "head": (width, 1)}
-    return normal_layers(layers_key, 5, shapes), normal_layers(key, 1, ends)[0]
-
   def loss(
     params: Params, x: jax.Array, lengths: jax.Array, ends: jax.Array
   ) -> jax.Array:
@@ -117,7 +112,9 @@ def graph_network(policy: str | None = None) -> Step:
     return jnp.square(graph[0] @ outer["head"] - x[:, :1]).mean()
 
   return make_train_step(
-    init,
+    layers_and_ends(
+      5, shapes, {"nodes": (16, width), "edges": (4, width), "head": (width, 1)}
+    ),
     loss,
     optax.adam(1e-3),
     [floats(num_nodes, 16), floats(num_edges, 4), integers(2, num_edges)],
@@ -135,12 +132,6 @@ def burgers(policy: str | None = None) -> Step:
 
   def run_layer(layer: Params, x: jax.Array) -> jax.Array:
     return x + jnp.tanh(x @ layer["inner"])
-
-  def init(key: jax.Array) -> Params:
-    layers_key, key = jax.random.split(key)
-    ends = {"first": (2, width), "last": (width, 1)}
-    layers = normal_layers(layers_key, 6, {"inner": (width, width)})
-    return layers, normal_layers(key, 1, ends)[0]
 
   def loss(params: Params, points: jax.Array, known: jax.Array) -> jax.Array:
     layers, ends = params
@@ -164,7 +155,12 @@ def burgers(policy: str | None = None) -> Step:
     return jnp.square(residual).mean() + jnp.square(off).mean()
 
   return make_train_step(
-    init, loss, optax.adam(1e-3), [floats(2048, 2), floats(256, 3)]
+    layers_and_ends(
+      6, {"inner": (width, width)}, {"first": (2, width), "last": (width, 1)}
+    ),
+    loss,
+    optax.adam(1e-3),
+    [floats(2048, 2), floats(256, 3)],
   )
 
 
@@ -338,11 +334,6 @@ def state_space(policy: str | None = None) -> Step:
     x += (jax.nn.gelu(normal @ layer["gate"]) * states) @ layer["outer"]
     return x + jax.nn.swish(standardize(x) @ layer["wide"]) @ layer["narrow"]
 
-  def init(key: jax.Array) -> Params:
-    layers_key, key = jax.random.split(key)
-    ends = {"embed": (num_tokens, width)}
-    return normal_layers(layers_key, 4, shapes), normal_layers(key, 1, ends)[0]
-
   def loss(params: Params, tokens: jax.Array) -> jax.Array:
     layers, ends = params
     run = checkpointed(run_layer, policy)
@@ -352,7 +343,7 @@ def state_space(policy: str | None = None) -> Step:
     return cross_entropy(x @ ends["embed"].T, tokens[:, 1:])
 
   return make_train_step(
-    init,
+    layers_and_ends(4, shapes, {"embed": (num_tokens, width)}),
     loss,
     optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3)),
     [integers(8, 257)],

@@ -15,8 +15,8 @@ from benchmarks.held_out.step import (
   cross_entropy,
   floats,
   integers,
+  layers_and_ends,
   make_train_step,
-  normal_layers,
   standardize,
 )
 
@@ -54,11 +54,6 @@ def shifted_windows(policy: str | None = None) -> Step:
     x += jnp.roll(y.reshape(-1, size, size, width), -shift, (1, 2))
     return x + jax.nn.gelu(standardize(x) @ block["inner"]) @ block["outer"]
 
-  def init(key: jax.Array) -> Params:
-    blocks_key, key = jax.random.split(key)
-    ends = {"patches": (4 * 4 * 3, width), "head": (width, 10)}
-    return normal_layers(blocks_key, 4, shapes), normal_layers(key, 1, ends)[0]
-
   def loss(params: Params, images: jax.Array, labels: jax.Array) -> jax.Array:
     blocks, ends = params
     run = checkpointed(run_block, policy)
@@ -70,7 +65,9 @@ def shifted_windows(policy: str | None = None) -> Step:
     return cross_entropy(x.mean((1, 2)) @ ends["head"], labels)
 
   return make_train_step(
-    init,
+    layers_and_ends(
+      4, shapes, {"patches": (4 * 4 * 3, width), "head": (width, 10)}
+    ),
     loss,
     optax.lion(1e-4),
     [floats(8, 128, 128, 3), integers(8)],
@@ -102,11 +99,6 @@ def dilated_convolutions(policy: str | None = None) -> Step:
       dimension_numbers=("NWC", "WIO", "NWC"),
     )
 
-  def init(key: jax.Array) -> Params:
-    layers_key, key = jax.random.split(key)
-    ends = {"embed": (num_values, width), "last": (width, num_values)}
-    return normal_layers(layers_key, 10, shapes), normal_layers(key, 1, ends)[0]
-
   def loss(params: Params, samples: jax.Array) -> jax.Array:
     layers, ends = params
     x = ends["embed"][samples[:, :-1]]
@@ -125,7 +117,9 @@ def dilated_convolutions(policy: str | None = None) -> Step:
     return cross_entropy(jax.nn.relu(skips) @ ends["last"], samples[:, 1:])
 
   return make_train_step(
-    init,
+    layers_and_ends(
+      10, shapes, {"embed": (num_values, width), "last": (width, num_values)}
+    ),
     loss,
     optax.adamw(1e-3),
     [integers(4, 2049)],

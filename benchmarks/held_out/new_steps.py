@@ -17,6 +17,7 @@ from benchmarks.held_out.step import (
   cross_entropy,
   floats,
   integers,
+  layers_and_ends,
   make_train_step,
   normal_layers,
   standardize,
@@ -156,11 +157,6 @@ def time_mixing(policy: str | None = None) -> Step:
     hidden = jax.nn.relu(standardize(x) @ block["inner"]) ** 2
     return x + hidden @ block["outer"]
 
-  def init(key: jax.Array) -> Params:
-    blocks_key, key = jax.random.split(key)
-    ends = {"embed": (num_tokens, width), "head": (width, num_tokens)}
-    return normal_layers(blocks_key, 6, shapes), normal_layers(key, 1, ends)[0]
-
   def loss(params: Params, tokens: jax.Array) -> jax.Array:
     blocks, ends = params
     x = ends["embed"][tokens[:, :-1]]
@@ -169,7 +165,9 @@ def time_mixing(policy: str | None = None) -> Step:
     return cross_entropy(standardize(x) @ ends["head"], tokens[:, 1:])
 
   return make_train_step(
-    init,
+    layers_and_ends(
+      6, shapes, {"embed": (num_tokens, width), "head": (width, num_tokens)}
+    ),
     loss,
     optax.adamw(1e-3),
     [integers(8, 129)],

@@ -136,6 +136,27 @@ def normal_layers(
   ]
 
 
+def layers_and_ends(
+  number: int,
+  shapes: Mapping[str, tuple[int, ...]],
+  ends: Mapping[str, tuple[int, ...]],
+) -> Callable[[jax.Array], tuple[list[Any], Any]]:
+  """Returns what makes a model's parameters of a key.
+
+  Args:
+    number: How many layers.
+    shapes: Of each layer's arrays.
+    ends: Of those before the first layer and after the last.
+  """
+
+  def init(key: jax.Array) -> tuple[list[Any], Any]:
+    layers_key, key = jax.random.split(key)
+    (end,) = normal_layers(key, 1, ends)
+    return normal_layers(layers_key, number, shapes), end
+
+  return init
+
+
 def standardize(x: jax.Array) -> jax.Array:
   """Returns numbers of mean 0 and variance 1 along the last dimension."""
   centred = x - x.mean(-1, keepdims=True)
