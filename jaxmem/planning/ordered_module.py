@@ -109,9 +109,9 @@ class OrderedModule:
     )
     self._starts: dict[View, Start] = {}
     self._choosers: dict[tuple[Start, Effort, bool], Chooser] = {}
-    # For each room, with the link or without, the live bytes of searches that
-    # did not get down to it.
-    self._misses: dict[tuple[int, bool], list[int]] = {}
+    # For each room, with the link or without, the least live bytes of searches
+    # that did not get down to it.
+    self._misses: dict[tuple[int, bool], int] = {}
 
   @property
   def num_steps(self) -> int:
@@ -280,9 +280,9 @@ class OrderedModule:
     return None
 
   def _remember_miss(self, aim: Aim, choice: Choice) -> None:
-    missed = self._misses.setdefault((aim.room_bytes, aim.with_link), [])
-    transfers = choice.transfers
-    missed.append(self._live_bytes(choice.events, LOWEST_VIEW, transfers))
+    key = aim.room_bytes, aim.with_link
+    missed = self._live_bytes(choice.events, LOWEST_VIEW, choice.transfers)
+    self._misses[key] = min(self._misses.get(key, missed), missed)
 
   def is_far_off(self, room_bytes: int, with_link: bool) -> bool:
     """Whether searches for a room ended so far above it that none will do.
@@ -291,8 +291,8 @@ class OrderedModule:
       room_bytes: Most bytes of temporaries.
       with_link: Whether values could go to the host.
     """
-    missed = self._misses.get((room_bytes, with_link), ())
-    return min(missed, default=0) > _TUNING.sure_miss * room_bytes
+    missed = self._misses.get((room_bytes, with_link), 0)
+    return missed > _TUNING.sure_miss * room_bytes
 
   def moved_limit(self, fit: Fit, view: View) -> int:
     """Returns where to begin in another view, given a fit in one.
