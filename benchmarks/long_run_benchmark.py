@@ -5,8 +5,9 @@
 
 Each row is of a process of its own: steps that differ in a constant and are
 compiled one after the other, or calls of one step. `jax` is `jax.jit` alone,
-`jit` is `jaxmem.jit`, `limit` the same under a memory limit, and `enable` is
-`jax.jit` under `jaxmem.enable(min_bytes=0)`.
+`jit` is `jaxmem.jit`, `limit` the same under a memory limit, `refused` under
+one that cannot be kept, so that nothing is called, and `enable` is `jax.jit`
+under `jaxmem.enable(min_bytes=0)`.
 
 jax keeps each program that it compiled until its caches are cleared, and its
 own tables of what was traced grow all the same. So `jax.clear_caches()` is
@@ -19,6 +20,7 @@ end. Threads are those of the process, handlers what XLA's hook would call, and
 policies and programs what jaxmem keeps of them.
 """
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -38,13 +40,16 @@ from benchmarks.row_output import emit_row, versions
 _COMPILES = flags.DEFINE_integer("compiles", 500, "Compiles of a process.")
 _CALLS = flags.DEFINE_integer("calls", 1_000_000, "Calls of a process.")
 _KINDS = flags.DEFINE_list(
-  "kinds", ["jax", "jit", "limit", "enable"], "What compiles and calls."
+  "kinds",
+  ["jax", "jit", "limit", "refused", "enable"],
+  "What compiles and calls.",
 )
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 _RUN = flags.DEFINE_string("run", None, "What this process is to do itself.")
 
 _STATUS = pathlib.Path("/proc/self/status")
 _WARM_UP_SHARE = 0.2
+_LIMITS = {"limit": "1GiB", "refused": 1}
 
 
 def _status(name: str) -> int:
@@ -93,8 +98,17 @@ def _jitting(kind: str) -> Callable[..., Any]:
   if kind == "enable":
     jaxmem.enable(min_bytes=0)
     return jax.jit
-  limit = "1GiB" if kind == "limit" else None
+  limit = _LIMITS.get(kind)
   return lambda step: jaxmem.jit(step, memory_limit=limit)
+
+
+def _refusing(kind: str) -> contextlib.AbstractContextManager[Any]:
+  """Lets a step be refused under the limit that is there to be refused."""
+  if kind != "refused":
+    return contextlib.nullcontext()
+  import jaxmem
+
+  return contextlib.suppress(jaxmem.InfeasibleError)
 
 
 def _step(x: Any, y: Any) -> Any:
@@ -119,7 +133,9 @@ def _compile(kind: str, count: int) -> dict[str, Any]:
   for i in range(count):
     if i == warm:
       start = _kept(kind)
-    jitting(lambda x, y, i=i: _step(x, y) * float(i))(x, x).block_until_ready()
+    step = jitting(lambda x, y, i=i: _step(x, y) * float(i))
+    with _refusing(kind):
+      step(x, x).block_until_ready()
     jax.clear_caches()
   return {"warm_up": warm, "start": start, "end": _kept(kind)}
 
@@ -181,6 +197,8 @@ def main(argv: Sequence[str]) -> None:
   for case, count in counts.items():
     own = None
     for kind in _KINDS.value:
+      if (case, kind) == ("call", "refused"):
+        continue
       row = _measure(case, kind, count)
       if kind == "jax":
         own = row["growth"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 from jaxmem import units
 
@@ -54,6 +56,15 @@ class InfeasibleError(ValueError):
     self.smallest_bytes = smallest_bytes
     self.lower_bound_bytes = lower_bound_bytes
     self.buffers = tuple(buffers)
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    """Lets it pass from process to process, and be copied."""
+    make = functools.partial(
+      type(self),
+      smallest_bytes=self.smallest_bytes,
+      lower_bound_bytes=self.lower_bound_bytes,
+    )
+    return make, self.args, self.__dict__
 
 
 class PlanningError(RuntimeError):

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import pickle
 import tempfile
 
 import jax
@@ -15,6 +16,7 @@ from absl.testing import absltest, parameterized
 
 import jaxmem
 from jaxmem import Options
+from jaxmem.errors import NeededBuffer
 
 _OPTIONS = Options(effort="fast", verify=True)
 
@@ -132,6 +134,16 @@ class PlanTest(parameterized.TestCase):
     with self.assertRaises(jaxmem.InfeasibleError) as again:
       _plan(error.lower_bound_bytes - 1)
     self.assertEqual(again.exception.smallest_bytes, error.smallest_bytes)
+
+  def test_the_error_passes_from_process_to_process(self):
+    needed = NeededBuffer(name="dot.1", size_bytes=8)
+    error = jaxmem.InfeasibleError(
+      "No plan.", smallest_bytes=2, lower_bound_bytes=1, buffers=(needed,)
+    )
+    error.add_note("At batch 8.")
+    passed = pickle.loads(pickle.dumps(error))
+    self.assertEqual(str(passed), "No plan.")
+    self.assertEqual(vars(passed), vars(error))
 
   def test_a_step_that_computes_nothing(self):
     number = jnp.float32(2.0)

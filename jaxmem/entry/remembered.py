@@ -228,7 +228,7 @@ class ProgramPlans:
     self._decided.add(DecidedModule.of(module, platform, outcome))
 
   def _knows(self, outcome: Decision | InfeasibleError) -> bool:
-    return any(each.outcome is outcome for each in self._decided.all())
+    return any(each.led_to(outcome) for each in self._decided.all())
 
   def keep(self) -> None:
     """Remembers all plans so far."""

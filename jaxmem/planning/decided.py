@@ -47,15 +47,46 @@ class DecidedModule:
     """
     return cls(fingerprint=fingerprint(module, platform), outcome=outcome)
 
+  def led_to(self, outcome: Decision | InfeasibleError) -> bool:
+    """Whether something is this outcome, or an error that says the same."""
+    if not isinstance(outcome, InfeasibleError):
+      return self.outcome is outcome
+    ours = self.outcome
+    is_error = isinstance(ours, InfeasibleError)
+    return is_error and _Infeasible.of(ours) == _Infeasible.of(outcome)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Infeasible:
-  """The fields of an `InfeasibleError`."""
+  """The fields of an `InfeasibleError`.
+
+  The error itself holds all that was on the stack where it was raised, the
+  user's arrays too, and is not to be kept.
+  """
 
   message: str
   smallest_bytes: int
   lower_bound_bytes: int
   buffers: tuple[NeededBuffer, ...]
+
+  @classmethod
+  def of(cls, error: InfeasibleError) -> _Infeasible:
+    """Takes the fields of an error."""
+    return cls(
+      message=str(error),
+      smallest_bytes=error.smallest_bytes,
+      lower_bound_bytes=error.lower_bound_bytes,
+      buffers=error.buffers,
+    )
+
+  def error(self) -> InfeasibleError:
+    """Returns an error that says the same."""
+    return InfeasibleError(
+      self.message,
+      smallest_bytes=self.smallest_bytes,
+      lower_bound_bytes=self.lower_bound_bytes,
+      buffers=self.buffers,
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +110,7 @@ class DecidedFields:
     if not isinstance(outcome, InfeasibleError):
       assert isinstance(outcome, LimitPlan)
       return cls(fingerprint=fingerprint, plan=outcome, error=None)
-    error = _Infeasible(
-      message=str(outcome),
-      smallest_bytes=outcome.smallest_bytes,
-      lower_bound_bytes=outcome.lower_bound_bytes,
-      buffers=outcome.buffers,
-    )
+    error = _Infeasible.of(outcome)
     return cls(fingerprint=fingerprint, plan=None, error=error)
 
   def decided(self) -> DecidedModule:
@@ -95,12 +121,7 @@ class DecidedFields:
     """
     outcome: LimitPlan | InfeasibleError | None = self.plan
     if self.error is not None:
-      outcome = InfeasibleError(
-        self.error.message,
-        smallest_bytes=self.error.smallest_bytes,
-        lower_bound_bytes=self.error.lower_bound_bytes,
-        buffers=self.error.buffers,
-      )
+      outcome = self.error.error()
     if outcome is None:
       raise ValueError("Neither a plan nor an error.")
     return DecidedModule(
@@ -116,12 +137,15 @@ class DecidedModules:
 
   def __init__(self):
     self._lock = threading.Lock()
-    self._outcomes: dict[bytes, Decision | InfeasibleError] = {}
+    self._outcomes: dict[bytes, Decision | _Infeasible] = {}
 
   def add(self, decided: DecidedModule) -> None:
     """Keeps what a module led to; forgets the oldest of too many."""
+    outcome = decided.outcome
+    if isinstance(outcome, InfeasibleError):
+      outcome = _Infeasible.of(outcome)
     with self._lock:
-      self._outcomes[decided.fingerprint] = decided.outcome
+      self._outcomes[decided.fingerprint] = outcome
       while len(self._outcomes) > _MAX_WAITING:
         del self._outcomes[next(iter(self._outcomes))]
 
@@ -129,7 +153,7 @@ class DecidedModules:
     """Returns what is kept, oldest first."""
     with self._lock:
       return tuple(
-        DecidedModule(fingerprint=fingerprint, outcome=outcome)
+        DecidedModule(fingerprint=fingerprint, outcome=_raisable(outcome))
         for fingerprint, outcome in self._outcomes.items()
       )
 
@@ -142,9 +166,13 @@ class DecidedModules:
     if not self._outcomes:
       return None
     outcome = self._outcomes.get(fingerprint(module, platform))
-    if isinstance(outcome, InfeasibleError):
-      raise outcome
+    if isinstance(outcome, _Infeasible):
+      raise outcome.error()
     return outcome
+
+
+def _raisable(outcome: Decision | _Infeasible) -> Decision | InfeasibleError:
+  return outcome.error() if isinstance(outcome, _Infeasible) else outcome
 
 
 def fingerprint(module: Module, platform: str) -> bytes:

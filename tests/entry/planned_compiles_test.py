@@ -1,7 +1,10 @@
 """Planned compiles: what a limit means, and what happens if something fails."""
 
+import contextlib
+import gc
 import itertools
 import warnings
+import weakref
 from unittest import mock
 
 import jax
@@ -134,6 +137,20 @@ class LimitTest(_FreshTest):
     for _ in range(2):
       with self.assertRaisesRegex(jaxmem.InfeasibleError, "No plan of _step"):
         step(*_arguments())
+
+  def test_a_program_that_is_refused_is_let_go(self):
+    def refuse():
+      """Is refused, with an array on the stack; returns what watches it."""
+      held = np.ones((8, 8))
+      step = jaxmem.jit(_step, memory_limit=1000, options=_OPTIONS)
+      with contextlib.suppress(jaxmem.InfeasibleError):
+        step(*_arguments())
+      return weakref.ref(held)
+
+    watch = refuse()
+    jax.clear_caches()
+    gc.collect()
+    self.assertIsNone(watch())
 
   def test_what_xla_makes_larger_does_not_run(self):
     with (
