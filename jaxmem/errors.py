@@ -59,11 +59,7 @@ class InfeasibleError(ValueError):
 
   def __reduce__(self) -> tuple[Any, ...]:
     """Lets it pass from process to process, and be copied."""
-    make = functools.partial(
-      type(self),
-      smallest_bytes=self.smallest_bytes,
-      lower_bound_bytes=self.lower_bound_bytes,
-    )
+    make = functools.partial(type(self), smallest_bytes=0, lower_bound_bytes=0)
     return make, self.args, self.__dict__
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Literal
+import functools
+from typing import Any, Literal
 
 Status = Literal["optimal", "feasible"]
 
@@ -38,6 +39,13 @@ class InfeasiblePlacementError(ValueError):
     self.conflict = conflict
     self.is_irreducible = is_irreducible
     self.lower_bound_bytes = lower_bound_bytes
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    """Lets it pass from process to process, and be copied."""
+    make = functools.partial(
+      type(self), conflict=(), is_irreducible=False, lower_bound_bytes=0
+    )
+    return make, self.args, self.__dict__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

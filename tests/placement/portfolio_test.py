@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pickle
 import statistics
 
 import placement_problems
@@ -281,6 +282,12 @@ class InfeasibleTest(absltest.TestCase):
     error = self._error(problem((4, 0, 1), (9, 1, 2)), 8)
     self.assertEqual(error.conflict, ("b1",))
     self.assertEqual(error.lower_bound_bytes, 9)
+
+  def test_the_error_passes_from_process_to_process(self):
+    error = self._error(problem((4, 0, 1), (9, 1, 2)), 8)
+    passed = pickle.loads(pickle.dumps(error))
+    self.assertEqual(str(passed), str(error))
+    self.assertEqual(vars(passed), vars(error))
 
   def test_too_much_at_once(self):
     # 4 + 5 + 6 > 12 without the 2; any two of the three fit.
