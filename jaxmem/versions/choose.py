@@ -284,21 +284,25 @@ class _VersionSearch:
       nothing: What it recomputes.
       room: Bytes to spare in it.
     """
-    added_s = every.planner.step_s - self._step_s
-    crossing_bytes, kept_bytes = step.blocks.crossing_bytes, 0
-    first = every.version.choice
+    added_s, seen = every.planner.step_s - self._step_s, {0}
+    every_bytes, first = every.planner.total_bytes, every.version.choice
     assert first is not None
     # The planner mostly finds room for one thing more.
-    for keep_bytes in (room + crossing_bytes, room):
+    rooms = [room + step.blocks.crossing_bytes, room]
+    unmapped = every.planner.fixed_bytes + self._device.most_kept_bytes
+    if self._device.mapping_s(self._limit_bytes - every.planner.fixed_bytes):
+      # Where that takes longer than it saves, there is what needs no mapping.
+      rooms.append(max(0, unmapped - every_bytes))
+    for keep_bytes in rooms:
       choice = dataclasses.replace(first, keep_bytes=keep_bytes)
       kept = step.recompute(choice, self._device.rates)
       more_s = _added_seconds(added_s, nothing, kept)
       share = _TUNING.hopeful_share if more_s > 0.0 else 1.0
       seconds = self._step_s + share * more_s
-      if kept.kept_bytes == kept_bytes:
-        return
-      kept_bytes = kept.kept_bytes
-      if self._is_promising(seconds, every.planner.total_bytes + kept_bytes):
+      if kept.kept_bytes in seen:
+        continue
+      seen.add(kept.kept_bytes)
+      if self._is_promising(seconds, every_bytes + kept.kept_bytes):
         version = recomputing_blocks(self._written, choice, kept)
         if self._try(version).fits:
           return

@@ -291,6 +291,31 @@ class MonotoneTest(parameterized.TestCase):
       self.assertGreaterEqual(plan.schedule_s, before)
       before = plan.schedule_s
 
+  def test_of_blocks_that_keep_what_needs_no_mapping(self):
+    def step(layers, x):
+      def loss(layers):
+        y = x
+        for left, right in layers:
+          y = jax.lax.cond(
+            jnp.max(y) > 0,
+            lambda y, left, right: y + jax.nn.gelu(y @ left) @ right,
+            lambda y, left, right: y,
+            *(y, left, right),
+          )
+        return jnp.mean(y**2)
+
+      return jax.grad(loss)(layers)
+
+    left = jax.ShapeDtypeStruct((64, 256), jnp.float32)
+    right = jax.ShapeDtypeStruct((256, 64), jnp.float32)
+    x = jax.ShapeDtypeStruct((2048, 64), jnp.float32)
+    traced = TracedStep(jax.jit(step).trace([(left, right)] * 6, x))
+    small, large = (
+      outcome_of(Request(options=OPTIONS, limit_bytes=limit << 20), traced)
+      for limit in (30, 50)
+    )
+    self.assertLessEqual(large.schedule_s, small.schedule_s)
+
   def test_few_versions_are_compiled(self):
     traced = traced_case()
 
