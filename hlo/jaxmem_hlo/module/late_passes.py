@@ -46,8 +46,11 @@ def apply_late_passes(module: Module, platform: str) -> Module:
   proto.CopyFrom(module.proto)
   sequences = proto.schedule.sequences
   has_effect = _effects(proto)
+  by_id = {computation.id: computation for computation in proto.computations}
   for computation in proto.computations:
     gone = _expand(computation, has_tuples, has_effect)
+    if gone:
+      _merge_operands(computation, by_id)
     if gone and computation.id in sequences:
       ids = sequences[computation.id].instruction_ids
       ids[:] = [i for i in ids if i not in gone]
@@ -112,6 +115,68 @@ def _expand(
       del computation.instructions[number]
   list_in_post_order(computation)
   return gone
+
+
+def _merge_operands(
+  computation: hlo_pb2.Computation, by_id: Mapping[int, hlo_pb2.Computation]
+) -> None:
+  """Has fusions read each operand once, as XLA has where it replaces one.
+
+  Not custom ones, whose kernels may count on their operands.
+
+  Args:
+    computation: The computation, in which operands were replaced.
+    by_id: All computations.
+  """
+  for instruction in computation.instructions:
+    operands = instruction.operand_ids
+    if (
+      instruction.opcode == "fusion"
+      and instruction.fusion_kind != "kCustom"
+      and not instruction.output_operand_aliasing
+      and len({*operands}) < len(operands)
+    ):
+      _merge_parameters(by_id[instruction.called_computation_ids[0]], operands)
+      operands[:] = [*dict.fromkeys(operands)]
+
+
+def _merge_parameters(
+  body: hlo_pb2.Computation, operands: Sequence[int]
+) -> None:
+  """Makes one parameter of a fusion's body of those that are one operand.
+
+  Args:
+    body: The body.
+    operands: The operand of each of its parameters.
+  """
+  parameters = {
+    i.parameter_number: i for i in body.instructions if i.opcode == "parameter"
+  }
+  first: dict[int, hlo_pb2.Instruction] = {}
+  instead: dict[int, int] = {}
+  merged: list[int] = []
+  for number, operand in enumerate(operands):
+    parameter = parameters[number]
+    if operand in first:
+      instead[parameter.id] = first[operand].id
+      merged.append(number)
+    else:
+      parameter.parameter_number = len(first)
+      first[operand] = parameter
+  body.root_id = _follow(instead, body.root_id)
+  for number in reversed(range(len(body.instructions))):
+    instruction = body.instructions[number]
+    if instruction.id in instead:
+      del body.instructions[number]
+    else:
+      instruction.operand_ids[:] = [
+        _follow(instead, o) for o in instruction.operand_ids
+      ]
+  list_in_post_order(body)
+  shape = body.program_shape
+  for number in reversed(merged):
+    del shape.parameters[number : number + 1]
+    del shape.parameter_names[number : number + 1]
 
 
 def _unused(

@@ -65,6 +65,35 @@ class ExpandTest(parameterized.TestCase):
     listed = [i.name for i in expanded.entry.instructions]
     self.assertEqual(listed, ["x", "b", "a", "c"])
 
+  @parameterized.parameters(("kLoop", 2), ("kCustom", 3))
+  def test_a_fusion_reads_what_became_one_operand_once(self, kind, num_left):
+    builder, main, x, a = _begin()
+    body = builder.fusion("body")
+    p, q, r = (body.parameter(f32(4), name=name) for name in "pqr")
+    product = body.op("multiply", f32(4), p, q, name="product")
+    body.op("subtract", f32(4), product, r, name="difference")
+    body.proto.program_shape.parameters.extend([f32(4)] * 3)
+    body.proto.program_shape.parameter_names.extend("pqr")
+    barrier = main.op("opt-barrier", f32(4), a, name="barrier")
+    main.op(
+      *("fusion", f32(4), a, barrier, x),
+      name="f",
+      fusion_kind=kind,
+      calls=(body,),
+    )
+    module = apply_late_passes(builder.module(main), "cpu")
+    fusion = module.entry.root
+    self.assertEqual(fusion.operands, (a, a, x)[3 - num_left :])
+    inner = module.by_id[fusion.callees[0]]
+    self.assertLen(inner.parameters, num_left)
+    shape = inner.proto.program_shape
+    self.assertLen(shape.parameters, num_left)
+    if num_left == 2:
+      self.assertEqual(shape.parameter_names, ["p", "r"])
+      multiply = inner.by_id[product]
+      self.assertEqual(multiply.operands, (p, p))
+      self.assertEqual([i.id for i in inner.parameters], [p, r])
+
   def test_nobody_waits_for_what_is_gone(self):
     builder, main, x, a = _begin()
     barrier = main.op("opt-barrier", f32(4), a, name="one")
