@@ -8,6 +8,7 @@ decided can be kept as plain fields.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import threading
@@ -58,11 +59,7 @@ class DecidedModule:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Infeasible:
-  """The fields of an `InfeasibleError`.
-
-  The error itself holds all that was on the stack where it was raised, the
-  user's arrays too, and is not to be kept.
-  """
+  """The fields of an `InfeasibleError`."""
 
   message: str
   smallest_bytes: int
@@ -77,15 +74,6 @@ class _Infeasible:
       smallest_bytes=error.smallest_bytes,
       lower_bound_bytes=error.lower_bound_bytes,
       buffers=error.buffers,
-    )
-
-  def error(self) -> InfeasibleError:
-    """Returns an error that says the same."""
-    return InfeasibleError(
-      self.message,
-      smallest_bytes=self.smallest_bytes,
-      lower_bound_bytes=self.lower_bound_bytes,
-      buffers=self.buffers,
     )
 
 
@@ -121,7 +109,12 @@ class DecidedFields:
     """
     outcome: LimitPlan | InfeasibleError | None = self.plan
     if self.error is not None:
-      outcome = self.error.error()
+      outcome = InfeasibleError(
+        self.error.message,
+        smallest_bytes=self.error.smallest_bytes,
+        lower_bound_bytes=self.error.lower_bound_bytes,
+        buffers=self.error.buffers,
+      )
     if outcome is None:
       raise ValueError("Neither a plan nor an error.")
     return DecidedModule(
@@ -137,13 +130,15 @@ class DecidedModules:
 
   def __init__(self):
     self._lock = threading.Lock()
-    self._outcomes: dict[bytes, Decision | _Infeasible] = {}
+    # Of errors copies: one that was raised holds all that was on the stack, the
+    # user's arrays too.
+    self._outcomes: dict[bytes, Decision | InfeasibleError] = {}
 
   def add(self, decided: DecidedModule) -> None:
     """Keeps what a module led to; forgets the oldest of too many."""
     outcome = decided.outcome
     if isinstance(outcome, InfeasibleError):
-      outcome = _Infeasible.of(outcome)
+      outcome = copy.copy(outcome)
     with self._lock:
       self._outcomes[decided.fingerprint] = outcome
       while len(self._outcomes) > _MAX_WAITING:
@@ -153,7 +148,7 @@ class DecidedModules:
     """Returns what is kept, oldest first."""
     with self._lock:
       return tuple(
-        DecidedModule(fingerprint=fingerprint, outcome=_raisable(outcome))
+        DecidedModule(fingerprint=fingerprint, outcome=outcome)
         for fingerprint, outcome in self._outcomes.items()
       )
 
@@ -166,13 +161,9 @@ class DecidedModules:
     if not self._outcomes:
       return None
     outcome = self._outcomes.get(fingerprint(module, platform))
-    if isinstance(outcome, _Infeasible):
-      raise outcome.error()
+    if isinstance(outcome, InfeasibleError):
+      raise copy.copy(outcome)
     return outcome
-
-
-def _raisable(outcome: Decision | _Infeasible) -> Decision | InfeasibleError:
-  return outcome.error() if isinstance(outcome, _Infeasible) else outcome
 
 
 def fingerprint(module: Module, platform: str) -> bytes:

@@ -33,7 +33,6 @@ from jaxmem.versions.version import (
 )
 
 _TUNING = TUNING.versions
-_EVERYTHING = 2**50
 
 
 @paused_collector()
@@ -284,15 +283,17 @@ class _VersionSearch:
       nothing: What it recomputes.
       room: Bytes to spare in it.
     """
-    added_s, seen = every.planner.step_s - self._step_s, {0}
-    every_bytes, first = every.planner.total_bytes, every.version.choice
+    planner, first = every.planner, every.version.choice
     assert first is not None
+    added_s = planner.step_s - self._step_s
     # The planner mostly finds room for one thing more.
     rooms = [room + step.blocks.crossing_bytes, room]
-    unmapped = every.planner.fixed_bytes + self._device.most_kept_bytes
-    if self._device.mapping_s(self._limit_bytes - every.planner.fixed_bytes):
+    temp_bytes = planner.total_bytes - planner.fixed_bytes
+    unmapped = self._device.most_kept_bytes - temp_bytes
+    if unmapped > 0 and self._device.mapping_s(temp_bytes + room):
       # Where that takes longer than it saves, there is what needs no mapping.
-      rooms.append(max(0, unmapped - every_bytes))
+      rooms.append(unmapped)
+    seen = {0}
     for keep_bytes in rooms:
       choice = dataclasses.replace(first, keep_bytes=keep_bytes)
       kept = step.recompute(choice, self._device.rates)
@@ -302,7 +303,7 @@ class _VersionSearch:
       if kept.kept_bytes in seen:
         continue
       seen.add(kept.kept_bytes)
-      if self._is_promising(seconds, every_bytes + kept.kept_bytes):
+      if self._is_promising(seconds, planner.total_bytes + kept.kept_bytes):
         version = recomputing_blocks(self._written, choice, kept)
         if self._try(version).fits:
           return

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from jaxmem_hlo.module import shapes, xla_version
 from jaxmem_hlo.module.hlo_module import Module
@@ -49,9 +49,10 @@ def apply_late_passes(module: Module, platform: str) -> Module:
   by_id = {computation.id: computation for computation in proto.computations}
   for computation in proto.computations:
     gone = _expand(computation, has_tuples, has_effect)
-    if gone:
-      _merge_operands(computation, by_id)
-    if gone and computation.id in sequences:
+    if not gone:
+      continue
+    _merge_operands(computation, by_id)
+    if computation.id in sequences:
       ids = sequences[computation.id].instruction_ids
       ids[:] = [i for i in ids if i not in gone]
   return Module(proto)
@@ -101,6 +102,16 @@ def _expand(
   instead = _replacements(computation, has_tuples)
   if not instead:
     return set()
+  _redirect(computation, instead)
+  gone = _unused(computation, instead, has_effect)
+  _remove(computation, gone)
+  return gone
+
+
+def _redirect(
+  computation: hlo_pb2.Computation, instead: Mapping[int, int]
+) -> None:
+  """Lets all read what is to be read instead; nobody waits for the former."""
   computation.root_id = _follow(instead, computation.root_id)
   for instruction in computation.instructions:
     if instruction.id not in instead:
@@ -109,12 +120,14 @@ def _expand(
         _follow(instead, o) for o in instruction.operand_ids
       ]
       waits[:] = [p for p in waits if p not in instead]
-  gone = _unused(computation, instead, has_effect)
+
+
+def _remove(computation: hlo_pb2.Computation, gone: Collection[int]) -> None:
+  """Deletes what nothing reads, and lists the rest as XLA does."""
   for number in reversed(range(len(computation.instructions))):
     if computation.instructions[number].id in gone:
       del computation.instructions[number]
   list_in_post_order(computation)
-  return gone
 
 
 def _merge_operands(
@@ -152,27 +165,20 @@ def _merge_parameters(
   parameters = {
     i.parameter_number: i for i in body.instructions if i.opcode == "parameter"
   }
-  first: dict[int, hlo_pb2.Instruction] = {}
+  # By operand, the id of the parameter that stays.
+  first: dict[int, int] = {}
   instead: dict[int, int] = {}
   merged: list[int] = []
   for number, operand in enumerate(operands):
     parameter = parameters[number]
     if operand in first:
-      instead[parameter.id] = first[operand].id
+      instead[parameter.id] = first[operand]
       merged.append(number)
     else:
       parameter.parameter_number = len(first)
-      first[operand] = parameter
-  body.root_id = _follow(instead, body.root_id)
-  for number in reversed(range(len(body.instructions))):
-    instruction = body.instructions[number]
-    if instruction.id in instead:
-      del body.instructions[number]
-    else:
-      instruction.operand_ids[:] = [
-        _follow(instead, o) for o in instruction.operand_ids
-      ]
-  list_in_post_order(body)
+      first[operand] = parameter.id
+  _redirect(body, instead)
+  _remove(body, instead)
   shape = body.program_shape
   for number in reversed(merged):
     del shape.parameters[number : number + 1]
