@@ -29,6 +29,9 @@ _OUT = flags.DEFINE_string("out", None, "Folder of rows and logs.")
 _REHEARSE = flags.DEFINE_bool("rehearse", False, "On the CPU, tiny steps.")
 _PARTS = flags.DEFINE_list("parts", [], "Parts to run; all if empty.")
 _AGAIN = flags.DEFINE_bool("again", False, "Measure what is done, too.")
+_REMEMBER = flags.DEFINE_bool(
+  "remember", False, "Use plans that earlier runs with this folder made."
+)
 _REPORT = flags.DEFINE_string(
   "report", None, "Folder or file of rows to report, in place of measuring."
 )
@@ -70,6 +73,7 @@ def _measure(folder: pathlib.Path) -> None:
     identity,
     end_s=end_s,
     again=_AGAIN.value,
+    remembers=_REMEMBER.value,
     tell=lambda line: print(line, flush=True),
   ).run(chosen)
   told = ", ".join(f"{count} {status}" for status, count in counts.items())

@@ -51,7 +51,7 @@ PART = Part(
   question=(
     'Does a step run under `memory_limit="auto"`, and in how much memory?'
   ),
-  cases=cases(["gpt2_small"], 60, rehearsed=["llama_stack"], rehearsed_s=10),
+  cases=cases(["gpt2_small"], 25, rehearsed=["llama_stack"], rehearsed_s=10),
   run=_run,
   titles=_TITLES,
   cells=_cells,

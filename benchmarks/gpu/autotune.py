@@ -51,7 +51,7 @@ PART = Part(
   ),
   cases=cases(
     ["resnet50", "gpt2_small", "unet"],
-    45,
+    30,
     rehearsed=["unet"],
     rehearsed_s=12,
     waves=(0, 1, 2),

@@ -117,7 +117,7 @@ PART = Part(
   ),
   cases=cases(
     ["gpt2_small", "resnet50"],
-    240,
+    120,
     rehearsed=["resnet50"],
     rehearsed_s=25,
     environment=_FRACTION,

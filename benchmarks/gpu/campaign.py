@@ -39,6 +39,7 @@ def environment(
   *,
   is_rehearsal: bool,
   base: Mapping[str, str],
+  remembers: bool = False,
 ) -> dict[str, str]:
   """Returns the environment of a case's process.
 
@@ -47,9 +48,11 @@ def environment(
     folder: Of the campaign.
     is_rehearsal: Whether the process has to stay on the CPU.
     base: The environment it begins with.
+    remembers: Whether plans that were made in the folder before are used.
   """
-  # Rows have the seconds of planning: nothing may be remembered.
-  values = {**base, "JAXMEM_CACHE_DIR": ""}
+  # Otherwise rows have the seconds of planning.
+  plans = str(folder / "plans") if remembers else ""
+  values = {**base, "JAXMEM_CACHE_DIR": plans}
   values["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
   flags = [base.get("XLA_FLAGS", "")]
   if is_rehearsal:
@@ -73,6 +76,7 @@ class Campaign:
     identity: Labels of every row; see `machine.identity`.
     end_s: When to be done, on the clock of `time.monotonic`.
     again: Whether to measure again what was measured already.
+    remembers: See `environment`.
     make_command: What to start, given the labels of a case's rows; by default
       the worker.
     tell: Takes a line of progress.
@@ -85,6 +89,7 @@ class Campaign:
     *,
     end_s: float,
     again: bool = False,
+    remembers: bool = False,
     make_command: MakeCommand | None = None,
     tell: Callable[[str], None] = print,
   ):
@@ -92,6 +97,7 @@ class Campaign:
     self._identity = identity
     self._end_s = end_s
     self._again = again
+    self._remembers = remembers
     self._make_command = make_command or self._worker
     self._tell = tell
     self._path = folder / store.ROWS_FILE
@@ -192,6 +198,7 @@ class Campaign:
       self._folder,
       is_rehearsal=self._identity["rehearsal"],
       base=os.environ,
+      remembers=self._remembers,
     )
     with open(log, "wb") as output:
       process = subprocess.Popen(

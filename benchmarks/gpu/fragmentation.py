@@ -82,7 +82,7 @@ PART = Part(
     " largest free block?"
   ),
   cases=cases(
-    ["gpt2_small", "resnet50"], 90, rehearsed=["unet"], rehearsed_s=15
+    ["gpt2_small", "resnet50"], 45, rehearsed=["unet"], rehearsed_s=15
   ),
   run=_run,
   titles=_TITLES,

@@ -270,7 +270,7 @@ PART = Part(
     " convolutions, elementwise passes, reductions and copies, and do they rank"
     " kernels alike?"
   ),
-  cases=cases(["all"], 90, rehearsed=["all"], rehearsed_s=10),
+  cases=cases(["all"], 50, rehearsed=["all"], rehearsed_s=10),
   run=_run,
   titles=_TITLES,
   cells=_cells,

@@ -62,16 +62,22 @@ def build(
     is_rehearsal: Whether it has to be tiny.
     policy: One of `POLICIES`, for `jax.checkpoint` around each block.
   """
-  model = MODELS[name]
-  keywords = {}
-  if policy is not None:
-    keywords["block"] = nn.remat(
-      cast(Any, model.block),
-      policy=policy_named(policy),
-      static_argnums=model.static_argnums,
-    )
   batch = batch_of(name, is_rehearsal=is_rehearsal)
-  return model.build(batch, "tiny" if is_rehearsal else "full", **keywords)
+  size = "tiny" if is_rehearsal else "full"
+  return MODELS[name].build(batch, size, **_checkpointed(name, policy))
+
+
+def _checkpointed(name: str, policy: str | None) -> Mapping[str, Any]:
+  """Returns what puts `jax.checkpoint` around each block, if a policy does."""
+  if policy is None:
+    return {}
+  model = MODELS[name]
+  block = nn.remat(
+    cast(Any, model.block),
+    policy=policy_named(policy),
+    static_argnums=model.static_argnums,
+  )
+  return {"block": block}
 
 
 def batch_of(name: str, *, is_rehearsal: bool) -> int:
@@ -79,14 +85,16 @@ def batch_of(name: str, *, is_rehearsal: bool) -> int:
   return _TINY_BATCH if is_rehearsal else MODELS[name].batch
 
 
-def build_small(name: str, *, is_rehearsal: bool) -> zoo.Step:
+def build_small(
+  name: str, *, is_rehearsal: bool, policy: str | None = None
+) -> zoo.Step:
   """Builds a step to be compared with itself: small, or tiny to rehearse.
 
   Args:
     name: One of `ALL_STEPS`.
     is_rehearsal: Whether it has to be tiny.
+    policy: See `build`; only for the keys of `MODELS`.
   """
   builder = MODELS[name].build if name in MODELS else zoo.MODELS[name]
-  if is_rehearsal:
-    return builder(_TINY_BATCH, "tiny")
-  return builder(_SMALL_BATCH, "small")
+  size = (_TINY_BATCH, "tiny") if is_rehearsal else (_SMALL_BATCH, "small")
+  return builder(*size, **_checkpointed(name, policy))

@@ -154,7 +154,7 @@ PART = Part(
   ),
   cases=cases(
     ["gpt2_small", "llama_stack"],
-    90,
+    70,
     rehearsed=["llama_stack"],
     rehearsed_s=20,
   ),

@@ -15,12 +15,15 @@ from benchmarks.gpu.case import Context, Part, Row, cases, error_text
 _DETERMINISTIC = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true"}
 _NUM_STEPS = 3
 _SHARE = 0.75
+# By hand, blocks are recomputed so where memory is short.
+_POLICY = "nothing_saveable"
 _TITLES = (
   "step",
   "way",
   "bit-equal",
   "differs by",
   "two of jax.jit differ by",
+  "jax.checkpoint differs by",
   "passed",
 )
 
@@ -38,16 +41,26 @@ def _run(context: Context) -> None:
 def _compare(
   context: Context, options: ways.CompilerOptions, suffix: str
 ) -> bool:
-  """Writes a row for each way; returns whether all passed."""
+  """Writes a row for each way; returns whether all passed.
+
+  Blocks that a limit has recomputed are compiled to other kernels, as they are
+  under `jax.checkpoint`; so as much as that changes is no failure there.
+  """
   name = context.case.name
 
-  def build() -> zoo.Step:
-    return models.build_small(name, is_rehearsal=context.is_rehearsal)
+  def build(policy: str | None = None) -> zoo.Step:
+    return models.build_small(
+      name, is_rehearsal=context.is_rehearsal, policy=policy
+    )
 
   first = ways.by_jax(build(), options=options)
   args = ways.run_steps(first, _NUM_STEPS)
   second = ways.by_jax(build(), options=options)
   own = difference(args, ways.run_steps(second, _NUM_STEPS))
+  by_hand = None
+  if name in models.MODELS:
+    checkpointed = ways.by_jax(build(_POLICY), options=options)
+    by_hand = difference(args, ways.run_steps(checkpointed, _NUM_STEPS))
   limits = {"jaxmem": None, f"jaxmem, {_SHARE:.0%}": first.limit_at(_SHARE)}
   passed = True
   for way_name, limit_bytes in limits.items():
@@ -55,6 +68,7 @@ def _compare(
       "model": name,
       "way": way_name + suffix,
       "jax_difference": own,
+      "checkpoint_difference": by_hand,
       "jax_temp_bytes": first.memory.temp_size_in_bytes,
     }
     try:
@@ -63,9 +77,10 @@ def _compare(
       context.emit(row | {"error": error_text(error)})
       continue
     found = difference(args, ways.run_steps(way, _NUM_STEPS))
-    passed &= found <= own
+    allowed = own if limit_bytes is None else max(own, by_hand or 0.0)
+    passed &= found <= allowed
     row |= {"difference": found, "num_steps": _NUM_STEPS}
-    row |= {"is_bit_equal": found == 0.0, "passed": found <= own}
+    row |= {"is_bit_equal": found == 0.0, "passed": found <= allowed}
     context.emit(row | {"temp_bytes": way.memory.temp_size_in_bytes})
   return passed
 
@@ -93,13 +108,15 @@ def difference(one: Any, other: Any) -> float:
 
 def _cells(row: Row) -> Sequence[object]:
   if "error" in row:
-    return [row["model"], row["way"], row["error"], "", "", ""]
+    return [row["model"], row["way"], row["error"], *[""] * 4]
+  by_hand = row.get("checkpoint_difference")
   return [
     row["model"],
     row["way"],
     "yes" if row["is_bit_equal"] else "no",
     f"{row['difference']:.1e}",
     f"{row['jax_difference']:.1e}",
+    "" if by_hand is None else f"{by_hand:.1e}",
     "yes" if row["passed"] else "no",
   ]
 

@@ -19,7 +19,7 @@ from benchmarks.gpu.case import (
 )
 
 _NUM_STEPS = 3
-_SHARE = 0.5
+_SHARE = 0.75
 _TITLES = (
   "step",
   "way",

@@ -174,7 +174,7 @@ PART = Part(
   ),
   cases=cases(
     ["all"],
-    60,
+    30,
     rehearsed=["all"],
     rehearsed_s=10,
     # With it XLA describes the card in a file of the folder.

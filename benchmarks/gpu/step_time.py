@@ -17,8 +17,11 @@ from benchmarks.gpu.case import (
 )
 
 _SHARES = (0.75, 0.5, 0.35)
-_LIMITS = [f"{name} limits" for name in models.MODELS]
 _POLICIES = [f"{name} policies" for name in models.MODELS]
+# What hand-written policies cost stands beside what limits do.
+_CASES = [
+  f"{name} {kind}" for name in models.MODELS for kind in ("limits", "policies")
+]
 Build = Callable[..., zoo.Step]
 # What a way is called, and how to compile it.
 Other = tuple[str, Callable[[], ways.Way]]
@@ -88,6 +91,7 @@ def _compile(way: ways.Way, xla_s: float) -> Row:
     "xla_compile_s": round(xla_s if is_planned else way.compile_s, 3),
     # Planning, and compiles up to the schedule while versions are compared.
     "planning_s": round(way.compile_s - xla_s, 3) if is_planned else 0.0,
+    "is_remembered": way.is_remembered,
   }
 
 
@@ -122,7 +126,7 @@ def _cells(row: Row) -> Sequence[object] | None:
     number(row["wall_ratio"], 1, 3),
     f"{low:.3f} to {high:.3f}",
     number(row["xla_compile_s"]),
-    number(row["planning_s"]),
+    number(row["planning_s"]) + " (remembered)" * row["is_remembered"],
   ]
 
 
@@ -134,11 +138,12 @@ PART = Part(
     " policies, and how long does planning take beside XLA's compile?"
   ),
   cases=cases(
-    [*_LIMITS, *_POLICIES],
+    _CASES,
     180,
     # Planning takes most of a rehearsal's time: one model under limits will do.
     rehearsed=["unet limits", *_POLICIES],
     rehearsed_s=25,
+    waves=(0, 0, 1),
   ),
   run=_run,
   titles=_TITLES,

@@ -15,6 +15,7 @@ import jaxmem
 from benchmarks import compiled_programs, zoo
 from benchmarks.gpu.case import Row
 from benchmarks.paired import Runner, median_interval
+from jaxmem.entry import PLANNED
 
 CompilerOptions = Mapping[str, Any] | None
 
@@ -47,6 +48,7 @@ class Way:
       planning included.
     memory: XLA's analysis of it.
     limit_bytes: Given to jaxmem, of the whole program; None if there was none.
+    is_remembered: Whether its plan was made at an earlier start.
   """
 
   name: str
@@ -55,6 +57,7 @@ class Way:
   compile_s: float
   memory: Any
   limit_bytes: int | str | None = None
+  is_remembered: bool = False
 
   @property
   def fixed_bytes(self) -> int:
@@ -106,7 +109,10 @@ def by_jaxmem(
     return jaxmem.jit(function, memory_limit=limit_bytes, **keywords)
 
   way = _compiled(name, step, jit, options)
-  return dataclasses.replace(way, limit_bytes=limit_bytes)
+  record = PLANNED.records.all()[-1]
+  return dataclasses.replace(
+    way, limit_bytes=limit_bytes, is_remembered=record.is_remembered
+  )
 
 
 def _compiled(
