@@ -111,6 +111,7 @@ class FlaxTest(_JittedTest):
 
     return _copies([nnx.state(each) for each in objects])
 
+  @pytest.mark.slow
   def test_the_plan_is_that_of_what_runs_and_no_state_changes(self):
     step, make = _flax_step()
     net, optimizer = make()

@@ -181,6 +181,7 @@ def test_the_difference_of_states():
   )
 
 
+@pytest.mark.slow
 def test_one_state_goes_through_all_ways():
   def build():
     return models.build("llama_stack", is_rehearsal=True)

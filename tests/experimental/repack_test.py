@@ -14,6 +14,7 @@ from jaxmem.experimental.repack import repack
 
 
 class RepackTest(parameterized.TestCase):
+  @pytest.mark.slow
   def test_same_bits_in_less_memory(self):
     self._check(cpu_steps.MODELS[0])
 

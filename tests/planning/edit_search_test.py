@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+import pytest
 import residual_step
 from absl.testing import absltest, parameterized
 
@@ -37,6 +38,7 @@ class WantedTest(parameterized.TestCase):
 
 class EditSearchTest(parameterized.TestCase):
   @parameterized.parameters(0.8, 0.6)
+  @pytest.mark.slow
   def test_a_plan_is_no_slower_than_its_sketch(self, share):
     planner = _planner()
     limit = _limit(planner, share)

@@ -9,6 +9,7 @@ import tempfile
 
 import jax.numpy as jnp
 import library_steps
+import pytest
 import treescope
 from absl.testing import absltest
 
@@ -78,6 +79,7 @@ class NotebookTest(absltest.TestCase):
     again = jaxmem.Plan.from_json(plan.to_json())
     self.assertEqual(again._repr_html_(), plan._repr_html_())
 
+  @pytest.mark.slow
   def test_a_plan_of_50_000_buffers_stays_small(self):
     plan = _plan()
     buffers = tuple(
@@ -169,6 +171,7 @@ class NotebookTest(absltest.TestCase):
     self.assertIn("128", fragment)
     self.assertIn(_plan().name, fragment)
 
+  @pytest.mark.slow
   def test_treescope_shows_them_in_other_values(self):
     plan = _plan()
     batch = jaxmem.BatchPlan(batch=64, plan=plan, smallest_bytes={64: 100})

@@ -149,6 +149,7 @@ class PicturesTest(browser_pages.BrowserTest):
   def test_free(self):
     self._check("free")
 
+  @pytest.mark.slow
   def test_the_rows_of_the_limit_add_up(self):
     self._skip_without_target()
     plan, page = _page("limited")

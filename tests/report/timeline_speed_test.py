@@ -3,6 +3,7 @@
 import functools
 
 import browser_pages
+import pytest
 import timeline_cases as cases
 from absl.testing import absltest
 
@@ -75,6 +76,7 @@ class SpeedTest(browser_pages.BrowserTest):
   def test_the_page_is_no_larger_than_a_photograph(self):
     self.assertLess(len(_page().encode()), _MOST_BYTES)
 
+  @pytest.mark.slow
   def test_nothing_lags(self):
     seen = self.observe(
       _page(),

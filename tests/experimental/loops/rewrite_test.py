@@ -309,6 +309,7 @@ def _loop(body, length, num_carry, is_scan):
   return function
 
 
+@pytest.mark.slow
 def test_random_bodies_keep_their_bits():
   """Carries that move, mix and wait, in scans and in loops that count."""
   rng = np.random.default_rng(7)
