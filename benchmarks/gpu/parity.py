@@ -126,7 +126,7 @@ PART = Part(
   question=(
     "Are three steps of the zoo's small models, under deterministic kernels,"
     " equal to those of `jax.jit`, or as near as two compiles of `jax.jit` are"
-    " to each other?"
+    " to each other, or under a limit as `jax.checkpoint` is?"
   ),
   cases=cases(
     models.ALL_STEPS,
