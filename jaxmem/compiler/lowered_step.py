@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -43,7 +43,12 @@ class LoweredStep:
 
   def compile(self, options: Mapping[str, Any]) -> Any:
     """Compiles this version; see `compiler.Step`."""
-    return self.lower().compile(dict(options))
+    return self.prepare()(options)
+
+  def prepare(self) -> Callable[[Mapping[str, Any]], Any]:
+    """Lowers this version; see `compiler.Step`."""
+    lowered = self.lower()
+    return lambda options: lowered.compile(dict(options))
 
   def for_target(self, target: targets.Target) -> TracedStep:
     """Returns the program as it would be on a described device.

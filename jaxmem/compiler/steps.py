@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
 import jax
@@ -28,6 +28,10 @@ class Step(Protocol):
 
   def compile(self, options: Mapping[str, Any]) -> Any:
     """Compiles it with compiler options; returns what jax returns."""
+    ...
+
+  def prepare(self) -> Callable[[Mapping[str, Any]], Any]:
+    """Lowers it in this thread; what is returned compiles it in any."""
     ...
 
 
@@ -55,7 +59,15 @@ class TracedStep:
 
   def compile(self, options: Mapping[str, Any]) -> jax.stages.Compiled:
     """Compiles it with compiler options besides those of the target."""
+    return self.prepare()(options)
+
+  def prepare(self) -> Callable[[Mapping[str, Any]], jax.stages.Compiled]:
+    """Lowers it; see `Step`."""
     with jax_doors.unplanned():
       lowered = targets.lower_traced(self.traced, self.target)
-    given = {**targets.compile_options(self.target), **options}
-    return lowered.compile(compiler_options=given)
+
+    def run(options: Mapping[str, Any]) -> jax.stages.Compiled:
+      given = {**targets.compile_options(self.target), **options}
+      return lowered.compile(compiler_options=given)
+
+    return run

@@ -52,6 +52,14 @@ class Request:
     return self.group.num_devices if self.group and not self.target else 1
 
   @property
+  def platform(self) -> str:
+    """What XLA is to compile for, before it shows a module: "cpu", "cuda"."""
+    if self.described is not None:
+      return self.described.platform
+    of = self.group.platform if self.group else jax.default_backend()
+    return "cuda" if of == "gpu" else of
+
+  @property
   def described(self) -> targets.Target | None:
     """What is planned for, where that is only described."""
     return self.target or (self.group.target if self.group else None)

@@ -23,6 +23,7 @@ from jaxmem.planning import (
   smallest_program_bytes,
 )
 from jaxmem.versions import blocks, scan
+from jaxmem.versions.block_versions import BlockVersion, keeping
 from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.scan import SaveBytes
 from jaxmem.versions.version import (
@@ -61,13 +62,22 @@ def pick(
   step = blocks.BlockStep(written.jaxpr, num_devices=parts)
   if not stacked_bytes and not step.blocks.number:
     return as_written, None
-  search = _VersionSearch(as_written, schedules, request)
-  if search.excess_bytes > 0:
-    if stacked_bytes:
-      search.stack_less(stacked_bytes)
-    if step.blocks.number:
-      search.recompute_blocks(step)
-  compared, outcome = search.best()
+  every = None
+  try:
+    schedules.begin(written)
+    if schedules.begins_early and step.blocks.number:
+      device = request.device(request.platform)
+      every = BlockVersion.every(written, step, device)
+      schedules.begin(every.version.step)
+    search = _VersionSearch(as_written, schedules, request)
+    if search.excess_bytes > 0:
+      if stacked_bytes:
+        search.stack_less(stacked_bytes)
+      if step.blocks.number:
+        search.recompute_blocks(step, every)
+    compared, outcome = search.best()
+  finally:
+    schedules.end()
   decided = None
   if _for_comparison(request) == request:
     decided = DecidedModule.of(compared.module, schedules.platform, outcome)
@@ -243,7 +253,9 @@ class _VersionSearch:
           return
         fitting_s = tried.planner.step_s
 
-  def recompute_blocks(self, step: blocks.BlockStep) -> None:
+  def recompute_blocks(
+    self, step: blocks.BlockStep, first: BlockVersion | None
+  ) -> None:
     """Tries all blocks; then less of them, or several at once.
 
     All of them are tried even where edits fit for little: a version may be
@@ -252,14 +264,17 @@ class _VersionSearch:
 
     Args:
       step: The step as it is written.
+      first: The version that recomputes every block, if there is one already.
     """
-    choice = blocks.BlockChoice(num_groups=step.blocks.number)
-    recomputed = step.recompute(choice, self._device.rates)
-    every = self._try(recomputing_blocks(self._written, choice, recomputed))
+    if first is None:
+      first = BlockVersion.every(self._written, step, self._device)
+    every, recomputed = self._try(first.version), first.recomputed
     room = self._limit_bytes - every.planner.total_bytes
     if room <= 0 and self._device.num_devices > 1:
       # What was gathered for the forward pass need not stay.
-      choice = dataclasses.replace(choice, gathers_again=True)
+      choice = blocks.BlockChoice(
+        num_groups=step.blocks.number, gathers_again=True
+      )
       recomputed = step.recompute(choice, self._device.rates)
       every = self._try(recomputing_blocks(self._written, choice, recomputed))
       room = self._limit_bytes - every.planner.total_bytes
@@ -283,9 +298,7 @@ class _VersionSearch:
       nothing: What it recomputes.
       room: Bytes to spare in it.
     """
-    planner, first = every.planner, every.version.choice
-    assert first is not None
-    added_s = planner.step_s - self._step_s
+    planner = every.planner
     # The planner mostly finds room for one thing more.
     rooms = [room + step.blocks.crossing_bytes, room]
     temp_bytes = planner.total_bytes - planner.fixed_bytes
@@ -293,20 +306,24 @@ class _VersionSearch:
     if unmapped > 0 and self._device.mapping_s(temp_bytes + room):
       # Where that takes longer than it saves, there is what needs no mapping.
       rooms.append(unmapped)
-    seen = {0}
-    for keep_bytes in rooms:
-      choice = dataclasses.replace(first, keep_bytes=keep_bytes)
-      kept = step.recompute(choice, self._device.rates)
-      more_s = _added_seconds(added_s, nothing, kept)
-      share = _TUNING.hopeful_share if more_s > 0.0 else 1.0
-      seconds = self._step_s + share * more_s
-      if kept.kept_bytes in seen:
-        continue
-      seen.add(kept.kept_bytes)
-      if self._is_promising(seconds, planner.total_bytes + kept.kept_bytes):
-        version = recomputing_blocks(self._written, choice, kept)
-        if self._try(version).fits:
+    waiting = keeping(
+      *(self._written, step, every, nothing),
+      rooms=rooms,
+      step_s=self._step_s,
+      rates=self._device.rates,
+    )
+    kept = next(waiting, None)
+    while kept is not None:
+      later = None
+      total_bytes = planner.total_bytes + kept.recomputed.kept_bytes
+      if self._is_promising(kept.seconds, total_bytes):
+        if self._schedules.begins_early:
+          later = next(waiting, None)
+          for each in filter(None, (kept, later)):
+            self._schedules.begin(each.version.step)
+        if self._try(kept.version).fits:
           return
+      kept = later or next(waiting, None)
 
   def _join(
     self,
@@ -422,29 +439,3 @@ class _VersionSearch:
     )
     self._tried.append(tried)
     return tried
-
-
-def _added_seconds(
-  added_s: float, nothing: blocks.Recomputed, kept: blocks.Recomputed
-) -> float:
-  """Estimates what blocks add to a step that keep something.
-
-  Args:
-    added_s: What they add according to the schedule if they keep nothing.
-    nothing: What is recomputed then.
-    kept: What is recomputed if something is kept.
-  """
-  most_s = nothing.again_s
-  if added_s <= 0.0 or not most_s:
-    # XLA fuses better what is cut into blocks; that says nothing of products.
-    return added_s - (most_s - kept.again_s)
-  in_proportion = _equation_seconds(kept) / _equation_seconds(nothing)
-  # Equations that took longer by themselves than all do in the schedule say
-  # nothing but proportions.
-  saved_s = (most_s - kept.again_s) * min(1.0, added_s / most_s)
-  return min(added_s * in_proportion, added_s - saved_s)
-
-
-def _equation_seconds(recomputed: blocks.Recomputed) -> float:
-  """Estimates from its equations what a step takes that runs again."""
-  return recomputed.again_s + _TUNING.fused_weight * recomputed.fused_s

@@ -234,6 +234,7 @@ class _Schedules(ScheduleCapture):
   """
 
   def __init__(self, traced, total_bytes, edits_s, blocks_s):
+    super().__init__(Request(options=jaxmem.Options()))
     self.platform = "cpu"
     self._written = traced
     self.as_written = _Planner(total_bytes, 1.0, edits_s / total_bytes)

@@ -10,7 +10,7 @@ from absl.testing import absltest
 from version_cases import OPTIONS, limit_of, limited_case
 
 import jaxmem
-from jaxmem.compiler import ScheduleCapture
+from jaxmem.compiler import TracedStep
 from jaxmem.entry import planned_compiles
 from jaxmem.planning import (
   Request,
@@ -112,14 +112,14 @@ class TraceTest(absltest.TestCase):
     self.assertEqual(self.traces, ["plain"])
 
   def test_plan_compiles_the_step_as_written_once(self):
-    original = ScheduleCapture._compile
+    original = TracedStep.prepare
+    limit = limit_of(1.0)
     with mock.patch.object(
-      ScheduleCapture, "_compile", autospec=True, side_effect=original
-    ) as compiled:
-      jaxmem.plan(
-        self.step, *self.args, memory_limit=limit_of(1.0), options=OPTIONS
-      )
-    compiled.assert_called_once()
+      TracedStep, "prepare", autospec=True, side_effect=original
+    ) as lowered:
+      jaxmem.plan(self.step, *self.args, memory_limit=limit, options=OPTIONS)
+    # Once for XLA's own plan, which is compared, and once with the plan.
+    self.assertEqual(lowered.call_count, 2)
 
   def test_values_of_outer_functions(self):
     step, args = limited_case()

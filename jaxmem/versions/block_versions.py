@@ -1,0 +1,109 @@
+"""Versions that recompute blocks, and what each takes before XLA sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+
+from jaxmem.compiler import Step
+from jaxmem.cost import Device, Rates
+from jaxmem.planning import TUNING
+from jaxmem.versions import blocks
+from jaxmem.versions.compared import ComparedVersion
+from jaxmem.versions.version import Version, recomputing_blocks
+
+_TUNING = TUNING.versions
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BlockVersion:
+  """A version that recomputes blocks, before XLA has seen it.
+
+  Attributes:
+    version: The version.
+    recomputed: What it recomputes.
+    seconds: An estimate of what runs, without edits.
+  """
+
+  version: Version
+  recomputed: blocks.Recomputed
+  seconds: float = math.inf
+
+  @classmethod
+  def every(
+    cls, written: Step, step: blocks.BlockStep, device: Device
+  ) -> BlockVersion:
+    """Returns the version that recomputes each block on its own."""
+    choice = blocks.BlockChoice(num_groups=step.blocks.number)
+    recomputed = step.recompute(choice, device.rates)
+    return cls(
+      version=recomputing_blocks(written, choice, recomputed),
+      recomputed=recomputed,
+    )
+
+
+def keeping(
+  written: Step,
+  step: blocks.BlockStep,
+  every: ComparedVersion,
+  nothing: blocks.Recomputed,
+  *,
+  rooms: Iterable[int],
+  step_s: float,
+  rates: Rates,
+) -> Iterator[BlockVersion]:
+  """Yields versions that keep something.
+
+  Args:
+    written: The step as it is written.
+    step: The same, with its blocks.
+    every: The version that keeps nothing.
+    nothing: What it recomputes.
+    rooms: What each may keep at most, in bytes.
+    step_s: Estimated seconds of the step as it is written.
+    rates: Of the device planned for.
+  """
+  first = every.version.choice
+  assert first is not None
+  added_s = every.planner.step_s - step_s
+  seen = {0}
+  for keep_bytes in rooms:
+    choice = dataclasses.replace(first, keep_bytes=keep_bytes)
+    kept = step.recompute(choice, rates)
+    if kept.kept_bytes in seen:
+      continue
+    seen.add(kept.kept_bytes)
+    more_s = _added_seconds(added_s, nothing, kept)
+    share = _TUNING.hopeful_share if more_s > 0.0 else 1.0
+    yield BlockVersion(
+      version=recomputing_blocks(written, choice, kept),
+      recomputed=kept,
+      seconds=step_s + share * more_s,
+    )
+
+
+def _added_seconds(
+  added_s: float, nothing: blocks.Recomputed, kept: blocks.Recomputed
+) -> float:
+  """Estimates what blocks add to a step that keep something.
+
+  Args:
+    added_s: What they add according to the schedule if they keep nothing.
+    nothing: What is recomputed then.
+    kept: What is recomputed if something is kept.
+  """
+  most_s = nothing.again_s
+  if added_s <= 0.0 or not most_s:
+    # XLA fuses better what is cut into blocks; that says nothing of products.
+    return added_s - (most_s - kept.again_s)
+  in_proportion = _equation_seconds(kept) / _equation_seconds(nothing)
+  # Equations that took longer by themselves than all do in the schedule say
+  # nothing but proportions.
+  saved_s = (most_s - kept.again_s) * min(1.0, added_s / most_s)
+  return min(added_s * in_proportion, added_s - saved_s)
+
+
+def _equation_seconds(recomputed: blocks.Recomputed) -> float:
+  """Estimates from its equations what a step takes that runs again."""
+  return recomputed.again_s + _TUNING.fused_weight * recomputed.fused_s

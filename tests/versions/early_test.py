@@ -1,0 +1,89 @@
+"""Versions that begin to compile early, in threads."""
+
+import threading
+from unittest import mock
+
+import jax
+import version_cases as cases
+from absl.testing import absltest, parameterized
+from jaxmem_hlo import compiler_hook
+
+import jaxmem
+from jaxmem import targets
+from jaxmem.compiler import ScheduleCapture, TracedStep
+from jaxmem.planning import Request
+
+
+def early():
+  """Has compiles begin early on a CPU, too."""
+  return mock.patch.object(ScheduleCapture, "begins_early", True)
+
+
+def request_for(fraction):
+  return Request(options=cases.OPTIONS, limit_bytes=cases.limit_of(fraction))
+
+
+class EarlyTest(parameterized.TestCase):
+  @parameterized.parameters(0.5, 0.7, 0.9)
+  def test_the_same_is_chosen(self, fraction):
+    request = request_for(fraction)
+    traced = cases.traced_case()
+    version, decided = cases.pick_version(request, traced)
+    begin = ScheduleCapture.begin
+    with (
+      early(),
+      mock.patch.object(
+        ScheduleCapture, "begin", autospec=True, side_effect=begin
+      ) as begun,
+    ):
+      other, also = cases.pick_version(request, traced)
+    self.assertGreaterEqual(begun.call_count, 2)
+    self.assertEqual(version, other)
+    assert decided is not None and also is not None
+    self.assertEqual(decided.fingerprint, also.fingerprint)
+
+  def test_nothing_stays_behind(self):
+    before = threading.active_count()
+    with early():
+      cases.pick_version(request_for(0.7))
+    self.assertEqual(threading.active_count(), before)
+    self.assertFalse(compiler_hook.is_installed())
+
+  def test_what_fails_in_a_thread_is_compiled_again(self):
+    step = cases.traced_case()
+    prepare, failed = TracedStep.prepare, []
+
+    def in_main_only(given):
+      run = prepare(given)
+
+      def compile_(options):
+        if threading.current_thread() is not threading.main_thread():
+          failed.append(given)
+          raise RuntimeError("No settings of the main thread are known here.")
+        return run(options)
+
+      return compile_
+
+    schedules = ScheduleCapture(request_for(0.7))
+    with early(), mock.patch.object(TracedStep, "prepare", in_main_only):
+      schedules.begin(step)
+      module = schedules.module(step)
+      schedules.end()
+    self.assertEqual(failed, [step])
+    expected = ScheduleCapture(request_for(0.7)).module(step)
+    self.assertEqual(module.entry.id, expected.entry.id)
+    self.assertLen(module.entry.instructions, len(expected.entry.instructions))
+
+  def test_only_for_gpus(self):
+    for name, expected in (("h200", True), ("cpu", False)):
+      request = Request(
+        options=jaxmem.Options(), limit_bytes=1, target=targets.get(name)
+      )
+      self.assertEqual(ScheduleCapture(request).begins_early, expected)
+    group = targets.DeviceGroup.of(jax.devices())
+    request = Request(options=jaxmem.Options(), limit_bytes=1, group=group)
+    self.assertFalse(ScheduleCapture(request).begins_early)
+
+
+if __name__ == "__main__":
+  absltest.main()
