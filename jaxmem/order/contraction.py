@@ -16,7 +16,9 @@ frees what both free, and its peak is that of w (of u).
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jaxmem.graph import Buffer, Graph, topological_order
 from jaxmem.order import reachability
@@ -72,6 +74,8 @@ class _Contractor:
     ]
     self._definers = [self._sure_definer(b) for b in graph.buffers]
     self._rivals: set[int] = set()
+    # Bit sets of the nodes that surely precede a toucher, where they are known.
+    self._before_touchers: dict[int, int] = {}
     # Of buffers that are there: those without bytes are not, nor merged ones.
     self._live_at_end = [
       b.live_at_end and b.size_bytes > 0 for b in graph.buffers
@@ -118,9 +122,7 @@ class _Contractor:
       if a in merged or b in merged:
         continue
       if a not in outlives:
-        outlives[a] = self._live_at_end[a] or any(
-          self._groups.precedes(node, t) for t in self._touchers[a]
-        )
+        outlives[a] = self._live_at_end[a] or self._is_touched_after(node, a)
       if outlives[a]:
         continue
       # The pairs are used in this order, so an earlier one might take a or b.
@@ -133,6 +135,16 @@ class _Contractor:
         contested |= {a, b}
     self._shares[node] = kept
     return changed
+
+  def _is_touched_after(self, node: int, buffer: int) -> bool:
+    """Whether a node surely precedes one of a buffer's touchers."""
+    touchers = self._touchers[buffer]
+    if not self._groups.after[node].isdisjoint(touchers):
+      return True
+    # Each toucher asks, so what precedes any of them is kept.
+    if buffer not in self._before_touchers:
+      self._before_touchers[buffer] = self._groups.ancestors(touchers)
+    return self._groups.has_any_of(node, self._before_touchers[buffer])
 
   def _surely_shares(self, node: int, a: int, b: int) -> bool:
     return self._sizes[a] == self._sizes[b] and all(
@@ -153,6 +165,7 @@ class _Contractor:
       self._buffers[t].add(a)
       self._shares[t] = [(a if x == b else x, y) for x, y in self._shares[t]]
     self._touchers[a], self._touchers[b] = changed.copy(), set()
+    self._before_touchers.pop(a, None)
     return changed
 
   def _rival_operands(self) -> set[int]:
@@ -222,6 +235,8 @@ class _Contractor:
 
   def _glue(self, node: int, into: int, members: list[int]) -> set[int]:
     self._groups.glue(node, into, members)
+    for b in self._buffers[node] | self._buffers[into]:
+      self._before_touchers.pop(b, None)
     for b in self._buffers[node]:
       self._touchers[b].discard(node)
       self._touchers[b].add(into)
@@ -299,6 +314,16 @@ class _Groups:
     return first in self.before[second] or bool(
       self._ancestors[second] & self._masks[first]
     )
+
+  def ancestors(self, groups: Iterable[int]) -> int:
+    """The bit set of all nodes that surely precede one of some groups."""
+    return functools.reduce(
+      operator.or_, (self._ancestors[group] for group in groups), 0
+    )
+
+  def has_any_of(self, group: int, nodes: int) -> bool:
+    """Whether a group has a node of a bit set."""
+    return bool(self._masks[group] & nodes)
 
   def last(self, groups: set[int]) -> int | None:
     """The group that all the others precede, if there is one."""
