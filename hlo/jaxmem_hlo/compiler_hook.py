@@ -165,7 +165,14 @@ def _clear() -> None:
     _platforms.discard(platform)
 
 
+@functools.cache
 def _callback(platform: str) -> Callable[[bytes], bytes | None]:
+  """Returns what XLA calls, the same at each time.
+
+  XLA may be in it, for another thread, while it is cleared: then nothing else
+  would keep it alive.
+  """
+
   def transform(data: bytes) -> bytes | None:
     handler = _handlers.get(_tag(data))
     if handler is None:

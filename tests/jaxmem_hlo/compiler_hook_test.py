@@ -1,6 +1,8 @@
 """Tests of compiler_hook: what the compiler hook does with a module."""
 
 import contextlib
+import subprocess
+import sys
 import threading
 import warnings
 from unittest import mock
@@ -11,6 +13,35 @@ from absl.testing import absltest, parameterized
 from jaxmem_hlo import compiler_hook
 from jaxmem_hlo.compiler_hook import PlanningWarning
 from jaxmem_hlo.proto import hlo_pb2
+
+# A process of its own, as it died where the hook was freed while XLA was in it.
+_TAKEN_OUT_MEANWHILE = """
+import threading
+import jax
+from jaxmem_hlo import compiler_hook
+
+shown, taken_out = threading.Event(), threading.Event()
+
+def answer(data):
+  shown.set()
+  assert taken_out.wait(60)
+  return ""
+
+compiler_hook._tag = answer
+
+def compile_one():
+  with compiler_hook.installed():
+    jax.jit(lambda x: x + 1)(0)
+
+thread = threading.Thread(target=compile_one)
+thread.start()
+assert shown.wait(60)
+with compiler_hook.taken_out():
+  pass
+taken_out.set()
+thread.join()
+print("compiled")
+"""
 
 
 def _module(tag: str) -> bytes:
@@ -168,6 +199,17 @@ class InstalledTest(_TransformTest):
       compile_one(6)
     self.assertLen(seen, 3)
     self.assertFalse(compiler_hook.is_installed())
+
+  def test_taken_out_while_xla_is_in_it(self):
+    done = subprocess.run(
+      [sys.executable, "-c", _TAKEN_OUT_MEANWHILE],
+      check=False,
+      capture_output=True,
+      text=True,
+      timeout=120,
+    )
+    self.assertEqual(done.stdout, "compiled\n", done.stderr)
+    self.assertEqual(done.returncode, 0)
 
   def test_from_many_threads(self):
     def install():
