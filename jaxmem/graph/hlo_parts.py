@@ -226,7 +226,11 @@ class HloParts:
     )
 
   def _definer_of(self, value: Value) -> int | None:
-    index = self.index
+    index, made_by = self.index, value.instruction
+    if made_by.computation is self._computation and made_by.opcode in RENAMES:
+      # A tuple is no node: its table is there when its last operand is, whoever
+      # hands it on later.
+      return max(self._nodes_behind(made_by), default=None)
     nodes = []
     for position in value.positions:
       instruction = position.instruction
@@ -235,10 +239,7 @@ class HloParts:
           return None
         if instruction.id in index:
           nodes.append(index[instruction.id])
-    if not nodes:
-      # A tuple is no node: its table is there when its last operand is.
-      return max(self._nodes_behind(value.instruction), default=None)
-    return min(nodes)
+    return min(nodes, default=None)
 
   def _nodes_behind(self, instruction: Instruction) -> Iterator[int]:
     """Yields the nodes whose results an instruction only names anew."""
