@@ -73,6 +73,7 @@ class HloParts:
     self.touchers = {v: self._touchers_of(v) for v in self.values}
     self.followers = self._find_followers(model)
     self._add_anti_dependencies()
+    self._order_before_calls(model)
     self.is_repaired = any(
       max(p, default=-1) >= n for n, p in enumerate(self.predecessors)
     )
@@ -173,6 +174,22 @@ class HloParts:
       )
       readers = {*self.touchers[old]} - {writer}
       self.predecessors[writer] |= readers
+
+  def _order_before_calls(self, model: AssignmentModel) -> None:
+    """Has whoever reads what a call writes over run before the call.
+
+    What is written inside of it may never show in this computation.
+    """
+    call_in = model.analysis.dataflow.call_in
+    for value, touchers in self.touchers.items():
+      for other in self._analysis.buffer_of(value).values:
+        call = call_in(self._computation, other.instruction)
+        node = self.index.get(call.id) if call is not None else None
+        if node is None or other in self.definers:
+          continue
+        definer = self.definers[value]
+        if definer is None or definer < node:
+          self.predecessors[node] |= {n for n in touchers if n < node}
 
   def _is_completed_by(self, writer: int, node: int) -> bool:
     """Whether a node is the second half of an asynchronous writer."""

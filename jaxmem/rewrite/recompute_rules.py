@@ -146,7 +146,7 @@ def _find_overwriters(
     made = {
       value: time
       for value in buffer.values
-      if (time := _definition_time(module, times, value)) is not None
+      if (time := _definition_time(analysis, times, value)) is not None
     }
     chain = sorted(made, key=lambda value: (made[value], value.id))
     for old, new in itertools.pairwise(chain):
@@ -156,9 +156,10 @@ def _find_overwriters(
 
 
 def _definition_time(
-  module: Module, times: Mapping[int, int], value: dataflow.Value
+  analysis: BufferAnalysis, times: Mapping[int, int], value: dataflow.Value
 ) -> int | None:
   """When a value is first there in the entry; -1 is the start."""
+  module = analysis.module
   if value.instruction.computation is module.entry:
     places = [value.instruction]
   else:
@@ -168,6 +169,9 @@ def _definition_time(
       if p.instruction.computation is module.entry
       and p.instruction.opcode not in RENAMES
     ]
+    # The entry may never see what is written inside of a call.
+    call = analysis.dataflow.call_in(module.entry, value.instruction)
+    places += [call] if call is not None else []
   if any(p.opcode == "parameter" for p in places):
     return -1
   return min((times[p.id] for p in places), default=None)

@@ -39,7 +39,9 @@ _NUM_QUICK_SHARDED = 4
 _NUM_SHARDED = 24
 # Of programs in which a defect was found, once.
 _FOUND = (8, 266)
-_FOUND_SHORT = (16_756, 18_024, 18_930, 23_758, 28_135, 44_782, 85_097)
+_FOUND_SHORT = (
+  *(16_756, 18_024, 18_930, 23_758, 28_135, 44_782, 85_097, 93_524),
+)
 _SHORT_OPERATIONS = 4
 # The same of programs planned for a GPU.
 _FOUND_FOR_GPU = (300_126, 300_271)
@@ -65,6 +67,7 @@ class ChecksTest(parameterized.TestCase):
       self.skipTest("XLA itself cannot run it.")
     for name in ("outputs", "temporaries", "prediction", "repeated", "limit"):
       self.assertEqual(outcome.counts[name], 1, name)
+    self.assertEqual(outcome.counts["limited_other"], 0)
 
   @parameterized.parameters(*sorted({*range(_NUM_QUICK), *_FOUND}))
   def test_programs(self, seed):

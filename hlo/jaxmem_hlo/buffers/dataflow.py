@@ -133,6 +133,24 @@ class Dataflow:
     self._resolve_all()
     self.values = self._collect()
 
+  def call_in(
+    self, computation: Computation, instruction: Instruction
+  ) -> Instruction | None:
+    """Returns what of a computation runs an instruction of another one.
+
+    Args:
+      computation: One that the schedule runs.
+      instruction: Any instruction.
+
+    Returns:
+      The call, however deep the instruction lies in it; None if it is the
+      computation's own, or runs elsewhere.
+    """
+    call = self.callers.get(instruction.computation.id)
+    while call is not None and call.computation is not computation:
+      call = self.callers.get(call.computation.id)
+    return call if instruction.computation is not computation else None
+
   # The next methods find which computations run, and in what order XLA numbers
   # definitions.
 
