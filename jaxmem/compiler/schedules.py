@@ -58,7 +58,8 @@ class ScheduleCapture:
     On GPUs most of a compile comes before the schedule is there, on one core.
     Processes that compile one program together have to do so in one order.
     """
-    if self.begins_early and step is not self._compiled:
+    is_known = step is self._compiled or step in self._begun
+    if self.begins_early and not is_known:
       if self._threads is None:
         self._threads = futures.ThreadPoolExecutor()
       self._begun[step] = self._threads.submit(

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 
 from jaxmem_hlo.assignment import AssignmentModel
-from jaxmem_hlo.buffers import UnsupportedModuleError, Value
+from jaxmem_hlo.buffers import LogicalBuffer, UnsupportedModuleError, Value
 from jaxmem_hlo.module import (
   RENAMES,
   STATEFUL_PREFIXES,
@@ -73,7 +73,7 @@ class HloParts:
     self.touchers = {v: self._touchers_of(v) for v in self.values}
     self.followers = self._find_followers(model)
     self._add_anti_dependencies()
-    self._order_before_calls(model)
+    self._order_before_calls()
     self.is_repaired = any(
       max(p, default=-1) >= n for n, p in enumerate(self.predecessors)
     )
@@ -175,21 +175,27 @@ class HloParts:
       readers = {*self.touchers[old]} - {writer}
       self.predecessors[writer] |= readers
 
-  def _order_before_calls(self, model: AssignmentModel) -> None:
-    """Has whoever reads what a call writes over run before the call.
-
-    What is written inside of it may never show in this computation.
-    """
-    call_in = model.analysis.dataflow.call_in
+  def _order_before_calls(self) -> None:
+    """Has whoever reads what a call writes over run before the call."""
+    writers: dict[int, set[int]] = {}
     for value, touchers in self.touchers.items():
-      for other in self._analysis.buffer_of(value).values:
-        call = call_in(self._computation, other.instruction)
-        node = self.index.get(call.id) if call is not None else None
-        if node is None or other in self.definers:
-          continue
-        definer = self.definers[value]
+      buffer = self._analysis.buffer_of(value)
+      if buffer.id not in writers:
+        writers[buffer.id] = self._unseen_writers(buffer)
+      definer = self.definers[value]
+      for node in writers[buffer.id]:
         if definer is None or definer < node:
           self.predecessors[node] |= {n for n in touchers if n < node}
+
+  def _unseen_writers(self, buffer: LogicalBuffer) -> set[int]:
+    """Returns calls that write into a buffer what never shows outside."""
+    call_in = self._analysis.dataflow.call_in
+    calls = (
+      call_in(self._computation, value.instruction)
+      for value in buffer.values
+      if value not in self.definers
+    )
+    return {self.index[c.id] for c in calls if c is not None}
 
   def _is_completed_by(self, writer: int, node: int) -> bool:
     """Whether a node is the second half of an asynchronous writer."""

@@ -171,7 +171,8 @@ def _definition_time(
     ]
     # The entry may never see what is written inside of a call.
     call = analysis.dataflow.call_in(module.entry, value.instruction)
-    places += [call] if call is not None else []
+    if call is not None:
+      places.append(call)
   if any(p.opcode == "parameter" for p in places):
     return -1
   return min((times[p.id] for p in places), default=None)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jaxmem.compiler import Step
-from jaxmem.cost import Device, Rates
+from jaxmem.cost import Rates
 from jaxmem.planning import TUNING
 from jaxmem.versions import blocks
 from jaxmem.versions.compared import ComparedVersion
@@ -32,11 +32,11 @@ class BlockVersion:
 
   @classmethod
   def every(
-    cls, written: Step, step: blocks.BlockStep, device: Device
+    cls, written: Step, step: blocks.BlockStep, rates: Rates
   ) -> BlockVersion:
     """Returns the version that recomputes each block on its own."""
     choice = blocks.BlockChoice(num_groups=step.blocks.number)
-    recomputed = step.recompute(choice, device.rates)
+    recomputed = step.recompute(choice, rates)
     return cls(
       version=recomputing_blocks(written, choice, recomputed),
       recomputed=recomputed,

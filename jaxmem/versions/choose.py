@@ -66,8 +66,8 @@ def pick(
   try:
     schedules.begin(written)
     if schedules.begins_early and step.blocks.number:
-      device = request.device(request.platform)
-      every = BlockVersion.every(written, step, device)
+      rates = request.device(request.platform).rates
+      every = BlockVersion.every(written, step, rates)
       schedules.begin(every.version.step)
     search = _VersionSearch(as_written, schedules, request)
     if search.excess_bytes > 0:
@@ -267,7 +267,7 @@ class _VersionSearch:
       first: The version that recomputes every block, if there is one already.
     """
     if first is None:
-      first = BlockVersion.every(self._written, step, self._device)
+      first = BlockVersion.every(self._written, step, self._device.rates)
     every, recomputed = self._try(first.version), first.recomputed
     room = self._limit_bytes - every.planner.total_bytes
     if room <= 0 and self._device.num_devices > 1:

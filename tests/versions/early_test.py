@@ -74,6 +74,22 @@ class EarlyTest(parameterized.TestCase):
     self.assertEqual(module.entry.id, expected.entry.id)
     self.assertLen(module.entry.instructions, len(expected.entry.instructions))
 
+  def test_what_was_begun_is_not_begun_again(self):
+    step = cases.traced_case()
+    schedules = ScheduleCapture(request_for(0.7))
+    prepare = TracedStep.prepare
+    with (
+      early(),
+      mock.patch.object(
+        TracedStep, "prepare", autospec=True, side_effect=prepare
+      ) as lowered,
+    ):
+      schedules.begin(step)
+      schedules.begin(step)
+      schedules.module(step)
+      schedules.end()
+    lowered.assert_called_once()
+
   def test_only_for_gpus(self):
     for name, expected in (("h200", True), ("cpu", False)):
       request = Request(
