@@ -14,6 +14,7 @@ from benchmarks.gpu import (
   parity,
   peak,
   rates,
+  step_kernels,
   step_time,
 )
 from benchmarks.gpu.case import Part
@@ -25,6 +26,7 @@ ALL: Sequence[Part] = (
   offload.PART,
   rates.PART,
   kernels.PART,
+  step_kernels.PART,
   batch.PART,
   auto.PART,
   fragmentation.PART,

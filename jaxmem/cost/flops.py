@@ -17,7 +17,13 @@ import numpy as np
 from jaxmem_hlo.module import ELEMENTWISE, Instruction, Module, shapes
 from jaxmem_hlo.proto import hlo_pb2
 
-from jaxmem.cost.rates import Precision
+from jaxmem.cost.products import (
+  CUBLAS_PRODUCT,
+  FLOPS_PER_MULTIPLY_ADD,
+  ProductKind,
+  gemm_flops,
+  product_kind,
+)
 
 # What the targets of XLA:GPU's library calls begin with.
 _CUDNN_CONVOLUTION = "__cudnn$conv"
@@ -25,14 +31,6 @@ _CUDNN_ATTENTION = "__cudnn$fmha"
 # Attention multiplies twice forward, and backward, where scores are made again,
 # five times.
 _ATTENTION_PRODUCTS = {False: 2, True: 5}
-_CUBLAS_PRODUCT = "__cublas$"
-# xla.PrecisionConfig.HIGHEST: full precision is asked for.
-_HIGHEST_PRECISION = 2
-# Bytes of an element, by xla.PrimitiveType.
-_F16, _F32, _BF16 = 10, 11, 16
-_ELEMENT_BYTES = {_F16: 2, _BF16: 2, _F32: 4, 12: 8, 15: 8, 18: 16}
-# A multiply-add counts as two operations.
-_FLOPS_PER_MULTIPLY_ADD = 2
 
 _TRANSCENDENTAL = frozenset(
   "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one"
@@ -53,16 +51,13 @@ class Flops:
   """Operations of an instruction.
 
   Attributes:
-    products: Of matrix products and convolutions, by the precision that the
-      program asks for; None where it is float32, which a device may round.
+    products: Of matrix products and convolutions.
     looped: Of convolutions that XLA:CPU computes in plain loops.
     scalar: Of everything else but transcendental functions.
     transcendental: Evaluations of transcendental functions.
   """
 
-  products: dict[Precision | None, float] = dataclasses.field(
-    default_factory=dict
-  )
+  products: dict[ProductKind, float] = dataclasses.field(default_factory=dict)
   looped: float = 0.0
   scalar: float = 0.0
   transcendental: float = 0.0
@@ -107,7 +102,7 @@ def _convolution_flops(
       max(1, window.window_dilation),
       window.padding_low,
     )
-  return float(_FLOPS_PER_MULTIPLY_ADD * count)
+  return float(FLOPS_PER_MULTIPLY_ADD * count)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -151,7 +146,7 @@ class FlopCounter:
     if product is not None and _is_looped(instruction):
       flops.looped = product
     elif product is not None:
-      flops.products[_precision(instruction)] = product
+      flops.products[product_kind(instruction)] = product
     elif opcode in _CALLERS:
       times = self._applications(instruction)
       for callee in instruction.callees:
@@ -191,9 +186,7 @@ class FlopCounter:
       numbers = instruction.proto.dot_dimension_numbers
       widths = (a.dimensions[d] for d in numbers.lhs_contracting_dimensions)
       width = math.prod(widths)
-      return float(
-        _FLOPS_PER_MULTIPLY_ADD * width * shapes.num_elements(result)
-      )
+      return float(FLOPS_PER_MULTIPLY_ADD * width * shapes.num_elements(result))
     if instruction.opcode == "convolution":
       return _convolution_flops(instruction, a, b, result)
     target = instruction.proto.custom_call_target
@@ -202,8 +195,8 @@ class FlopCounter:
     result = next(iter(result.tuple_shapes), None)
     if result is None:
       return None
-    if target.startswith(_CUBLAS_PRODUCT):
-      return _gemm_flops(instruction, a, b, result)
+    if target.startswith(CUBLAS_PRODUCT):
+      return gemm_flops(instruction, a, b, result)
     if not target.startswith(_CUDNN_CONVOLUTION):
       return None
     # The dimension numbers are always those of the forward convolution.
@@ -261,18 +254,6 @@ def _is_looped(product: Instruction) -> bool:
   )
 
 
-def _precision(product: Instruction) -> Precision | None:
-  """The precision of a product of its wider operand; None if it may be less."""
-  by_id = product.computation.by_id
-  operands = [by_id[o].shape.element_type for o in product.operands[:2]]
-  widest = max(operands, key=lambda t: _ELEMENT_BYTES.get(t, 0))
-  if widest in (_F16, _BF16):
-    return "bf16"
-  asked = product.proto.precision_config.operand_precision
-  is_highest = any(p == _HIGHEST_PRECISION for p in asked)
-  return None if widest == _F32 and not is_highest else "fp32"
-
-
 def _window_size(instruction: Instruction) -> int:
   return math.prod(d.size for d in instruction.proto.window.dimensions)
 
@@ -282,25 +263,6 @@ def _num_elements(shape: hlo_pb2.Shape) -> float:
   while shape.tuple_shapes:
     shape = shape.tuple_shapes[0]
   return float(shapes.num_elements(shape))
-
-
-def _gemm_flops(
-  call: Instruction,
-  lhs: hlo_pb2.Shape,
-  rhs: hlo_pb2.Shape,
-  result: hlo_pb2.Shape,
-) -> float:
-  """Returns the flops of a cuBLAS product, whose config names the dimensions.
-
-  With b the batch size, elems(lhs) elems(rhs) elems(result) is b (b m n k)^2.
-  """
-  found = re.search(
-    rb'"lhs_batch_dimensions":\[([^\]]*)\]', call.proto.backend_config
-  )
-  dimensions = re.findall(rb"\d+", found[1]) if found else []
-  batch = math.prod(lhs.dimensions[int(d)] for d in dimensions)
-  elements = math.prod(shapes.num_elements(s) for s in (lhs, rhs, result))
-  return _FLOPS_PER_MULTIPLY_ADD * math.sqrt(elements / max(1, batch))
 
 
 def _attention_flops(call: Instruction, query: hlo_pb2.Shape) -> float | None:
@@ -320,4 +282,4 @@ def _attention_flops(call: Instruction, query: hlo_pb2.Shape) -> float | None:
     scores /= 2
   is_backward = call.proto.custom_call_target.endswith("Backward")
   products = _ATTENTION_PRODUCTS[is_backward]
-  return products * _FLOPS_PER_MULTIPLY_ADD * scores * query.dimensions[-1]
+  return products * FLOPS_PER_MULTIPLY_ADD * scores * query.dimensions[-1]

@@ -38,6 +38,9 @@ class Efficiency:
     flops: Of the flops rates.
     memory: Of the memory rate.
     link: Of the rates to and from the host.
+    misaligned: Products of matrices whose rows are not aligned (see
+      `ProductKind`), of what is reached of the flops rates of matrix units.
+    crosswise: The same, of products of tf32 whose factors lie across.
     transcendental: Evaluations of transcendental functions, of what is reached
       of `fp32_flops_per_s`.
     looped: Operations of convolutions that XLA computes in plain loops, of the
@@ -51,6 +54,8 @@ class Efficiency:
   flops: float = 0.7
   memory: float = 0.85
   link: float = 0.8
+  misaligned: float = 0.42
+  crosswise: float = 0.55
   transcendental: float = 0.1
   looped: float = 1.0
   strided: float = 1.0

@@ -14,7 +14,8 @@ from jaxmem_hlo.module import (
 from jaxmem.cost.collectives import collective_seconds
 from jaxmem.cost.copies import direction
 from jaxmem.cost.flops import FlopCounter
-from jaxmem.cost.rates import Precision, Rates
+from jaxmem.cost.products import ProductKind
+from jaxmem.cost.rates import Efficiency, Precision, Rates
 from jaxmem.cost.traffic import TrafficCounter, is_free, trip_count
 
 
@@ -80,10 +81,11 @@ class _Roofline:
       return max(self.sum([c]) for c in instruction.callees)
     flops = self._flops.count(instruction)
     products: dict[Precision, float] = {}
-    for key, count in flops.products.items():
-      precision = key or self._rates.float32_products
-      products[precision] = products.get(precision, 0.0) + count
     efficiency = self._rates.efficiency
+    for kind, count in flops.products.items():
+      precision = kind.precision or self._rates.float32_products
+      count /= _reached(kind, precision, efficiency)
+      products[precision] = products.get(precision, 0.0) + count
     scalar = (
       flops.scalar
       + flops.transcendental / efficiency.transcendental
@@ -95,3 +97,16 @@ class _Roofline:
       reached = efficiency.lost if strided.is_lost else efficiency.strided
       num_bytes += strided.num_bytes / reached - strided.num_bytes
     return self._rates.seconds(products, scalar, num_bytes)
+
+
+def _reached(
+  kind: ProductKind, precision: Precision, efficiency: Efficiency
+) -> float:
+  """Returns what matrix units reach of what they do at their best."""
+  if precision == "fp32":
+    return 1.0
+  if kind.is_misaligned:
+    return efficiency.misaligned
+  if kind.is_crosswise and precision == "tf32":
+    return efficiency.crosswise
+  return 1.0
