@@ -39,8 +39,9 @@ _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # what was on the stack, and pass between processes, 45, versions that begin to
 # compile in threads 175, what precedes a buffer's touchers asked once, and a
 # hook that is kept alive, 25, what calls write over inside 45, what matrix
-# units reach of products by how their factors lie 95.
-_MAX_REACHED_LINES = 31_825
+# units reach of products by how their factors lie, and of
+# convolutions, 125.
+_MAX_REACHED_LINES = 31_855
 
 
 def _sources() -> Iterator[tuple[str, str]]:

@@ -19,14 +19,14 @@ from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.cost.products import (
   CUBLAS_PRODUCT,
+  CUDNN_CONVOLUTION,
   FLOPS_PER_MULTIPLY_ADD,
+  KERNEL_GRADIENT,
   ProductKind,
   gemm_flops,
   product_kind,
 )
 
-# What the targets of XLA:GPU's library calls begin with.
-_CUDNN_CONVOLUTION = "__cudnn$conv"
 _CUDNN_ATTENTION = "__cudnn$fmha"
 # Attention multiplies twice forward, and backward, where scores are made again,
 # five times.
@@ -197,10 +197,10 @@ class FlopCounter:
       return None
     if target.startswith(CUBLAS_PRODUCT):
       return gemm_flops(instruction, a, b, result)
-    if not target.startswith(_CUDNN_CONVOLUTION):
+    if not target.startswith(CUDNN_CONVOLUTION):
       return None
     # The dimension numbers are always those of the forward convolution.
-    if target.endswith("BackwardFilter"):
+    if target.endswith(KERNEL_GRADIENT):
       return _convolution_flops(instruction, a, result, b)
     if target.endswith("BackwardInput"):
       return _convolution_flops(instruction, result, b, a)

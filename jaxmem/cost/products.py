@@ -12,8 +12,11 @@ from jaxmem_hlo.proto import hlo_pb2
 
 from jaxmem.cost.rates import Precision
 
-# What the targets of cuBLAS' calls begin with.
+# What the targets of XLA:GPU's library calls begin with.
 CUBLAS_PRODUCT = "__cublas$"
+CUDNN_CONVOLUTION = "__cudnn$conv"
+# How the target of one ends that has the gradient of the kernel as its result.
+KERNEL_GRADIENT = "BackwardFilter"
 # A multiply-add counts as two operations.
 FLOPS_PER_MULTIPLY_ADD = 2
 # xla.PrecisionConfig.HIGHEST: full precision is asked for.
@@ -35,11 +38,15 @@ class ProductKind(NamedTuple):
       at multiples of 16 bytes, so that they are not loaded by as much at once.
     is_crosswise: Whether no factor lies along what is summed over. Tensor cores
       take numbers of 32 bits in that order only (PTX, `wgmma`).
+    is_convolution: Whether it is one, of a library for GPUs.
+    is_kernel_gradient: Whether that gives the gradient of a kernel.
   """
 
   precision: Precision | None
   is_misaligned: bool = False
   is_crosswise: bool = False
+  is_convolution: bool = False
+  is_kernel_gradient: bool = False
 
 
 def product_kind(product: Instruction) -> ProductKind:
@@ -47,7 +54,12 @@ def product_kind(product: Instruction) -> ProductKind:
   precision = _precision(product)
   contracted = _contracted(product)
   if contracted is None:
-    return ProductKind(precision)
+    target = product.proto.custom_call_target
+    return ProductKind(
+      precision,
+      is_convolution=target.startswith(CUDNN_CONVOLUTION),
+      is_kernel_gradient=target.endswith(KERNEL_GRADIENT),
+    )
   by_id = product.computation.by_id
   factors = [by_id[o].shape for o in product.operands[:2]]
   result = next(iter(product.shape.tuple_shapes), product.shape)

@@ -41,6 +41,8 @@ class Efficiency:
     misaligned: Products of matrices whose rows are not aligned (see
       `ProductKind`), of what is reached of the flops rates of matrix units.
     crosswise: The same, of products of tf32 whose factors lie across.
+    convolution: The same, of convolutions of tf32.
+    kernel_gradient: The same, of those that give the gradient of a kernel.
     transcendental: Evaluations of transcendental functions, of what is reached
       of `fp32_flops_per_s`.
     looped: Operations of convolutions that XLA computes in plain loops, of the
@@ -56,6 +58,8 @@ class Efficiency:
   link: float = 0.8
   misaligned: float = 0.42
   crosswise: float = 0.55
+  convolution: float = 0.72
+  kernel_gradient: float = 0.33
   transcendental: float = 0.1
   looped: float = 1.0
   strided: float = 1.0

@@ -107,6 +107,11 @@ def _reached(
     return 1.0
   if kind.is_misaligned:
     return efficiency.misaligned
-  if kind.is_crosswise and precision == "tf32":
-    return efficiency.crosswise
-  return 1.0
+  if precision != "tf32":
+    # Nothing else that lies across, and no other convolution, was measured.
+    return 1.0
+  if kind.is_kernel_gradient:
+    return efficiency.kernel_gradient
+  if kind.is_convolution:
+    return efficiency.convolution
+  return efficiency.crosswise if kind.is_crosswise else 1.0

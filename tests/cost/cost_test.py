@@ -285,39 +285,6 @@ class RooflineTest(parameterized.TestCase):
     found = self._seconds(self._dot(2, 2, 10), half)
     self.assertAlmostEqual(found, 160 + 0.01)
 
-  @parameterized.parameters(
-    # Rows of 32 bytes; of 28 in a factor, and in the product.
-    (8, 8, 8, "", "tf32", 1.0),
-    (8, 8, 7, "", "tf32", 0.5),
-    (8, 7, 8, "", "tf32", 0.5),
-    (8, 7, 8, "", "fp32", 1.0),
-    # One row alone begins where it should.
-    (1, 7, 8, "rhs", "tf32", 1.0),
-    # Both factors lie across what is summed over, then only the second.
-    (8, 8, 8, "lhs", "tf32", 0.25),
-    (8, 8, 8, "lhs", "fp32", 1.0),
-  )
-  def test_what_matrix_units_reach(self, m, n, k, lies, float32, reached):
-    module = self._dot(m, n, k)
-    by_id = module.entry.by_id
-    a, b = (by_id[o].proto.shape for o in module.entry.root.operands)
-    for shape, name in ((a, "lhs"), (b, "rhs")):
-      # "lhs" lies across: the first dimension is innermost.
-      order = [0, 1] if lies == name else [1, 0]
-      shape.layout.minor_to_major[:] = order
-    efficiency = cost.Efficiency(
-      flops=1.0, memory=1.0, misaligned=0.5, crosswise=0.25
-    )
-    rates = dataclasses.replace(
-      _UNIT,
-      efficiency=efficiency,
-      float32_products=float32,
-      memory_bytes_per_s=1e9,
-      launch_s=0.0,
-    )
-    found = self._seconds(module, rates)
-    self.assertAlmostEqual(found, 2 * m * n * k / reached, places=4)
-
   @parameterized.parameters((b"", 1), (b'{"known_trip_count":{"n":"5"}}', 5))
   def test_loops(self, config, count):
     module = tiny_hlo.loop(kinds="u")
