@@ -28,7 +28,9 @@ from benchmarks.sharded import (
   DecoderSize,
   ShardedStep,
   decoder,
+  pipeline,
   residual_mlp,
+  ring_attention,
 )
 
 _LLAMA = DecoderSize(
@@ -51,7 +53,8 @@ _SIZES: Mapping[str, DecoderSize] = {
 _STEPS = flags.DEFINE_list(
   "steps",
   ["mlp_data", "mlp_fsdp", "decoder_fsdp", "decoder_tensor"],
-  "mlp_data, mlp_fsdp, decoder_fsdp, decoder_tensor, llama_fsdp.",
+  "mlp_data, mlp_fsdp, decoder_fsdp, decoder_tensor, llama_fsdp, ring,"
+  " pipeline.",
 )
 _LAYERS = flags.DEFINE_integer("layers", 16, "How many blocks.", lower_bound=1)
 _HOSTS = flags.DEFINE_integer(
@@ -95,6 +98,9 @@ def build(
     ValueError: If there is none of that name.
   """
   kind, _, sharding = name.partition("_")
+  handing_on = {"ring": ring_attention, "pipeline": pipeline}
+  if name in handing_on:
+    return handing_on[name](devices, num_layers=num_layers, **policy)
   makers: dict[str, Callable[..., ShardedStep]] = {
     "mlp_data": functools.partial(residual_mlp, fsdp=False),
     "mlp_fsdp": functools.partial(residual_mlp, fsdp=True),

@@ -1,5 +1,6 @@
 """Sharded train steps for described devices."""
 
+from benchmarks.sharded.rings import pipeline, ring_attention
 from benchmarks.sharded.steps import (
   DecoderSize,
   ShardedStep,
@@ -7,4 +8,11 @@ from benchmarks.sharded.steps import (
   residual_mlp,
 )
 
-__all__ = ["DecoderSize", "ShardedStep", "decoder", "residual_mlp"]
+__all__ = [
+  "DecoderSize",
+  "ShardedStep",
+  "decoder",
+  "pipeline",
+  "residual_mlp",
+  "ring_attention",
+]

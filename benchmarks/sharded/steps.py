@@ -37,24 +37,27 @@ class ShardedStep:
   args: tuple[Any, ...]
 
 
-def _mesh(devices: Sequence[Any], shape: Sequence[int], names: str) -> Mesh:
+def mesh_of(devices: Sequence[Any], shape: Sequence[int], names: str) -> Mesh:
+  """Returns a mesh; each axis has a letter for a name."""
   return Mesh(np.array(devices).reshape(shape), tuple(names))
 
 
-def _shape(mesh: Mesh, dims: Sequence[int], dtype: Any, *spec: Any) -> Any:
+def shape_on(mesh: Mesh, dims: Sequence[int], dtype: Any, *spec: Any) -> Any:
+  """Returns an array's shape, spread over a mesh."""
   sharding = NamedSharding(mesh, P(*spec))
   return jax.ShapeDtypeStruct(tuple(dims), dtype, sharding=sharding)
 
 
-def _checkpointed(
+def checkpointed(
   block: Callable[..., Any], policy: str | None
 ) -> Callable[..., Any]:
+  """Returns a block that keeps what a policy says; None for all of it."""
   if policy is None:
     return block
   return jax.checkpoint(block, policy=policy_named(policy))
 
 
-def _words(policy: str | None) -> str:
+def policy_words(policy: str | None) -> str:
   """Says what is not usual in the name of a step."""
   if policy == "nothing_saveable":
     return ""
@@ -83,9 +86,9 @@ def residual_mlp(
     policy: What each block keeps, of `jax.checkpoint_policies`; None for no
       checkpoints.
   """
-  mesh = _mesh(devices, (len(devices),), "d")
+  mesh = mesh_of(devices, (len(devices),), "d")
   spec = ("d", None) if fsdp else (None, None)
-  weight = _shape(mesh, (width, width), jnp.bfloat16, *spec)
+  weight = shape_on(mesh, (width, width), jnp.bfloat16, *spec)
   params = [{"a": weight, "b": weight} for _ in range(num_layers)]
   shardings = jax.tree.map(lambda s: s.sharding, params)
   rows = NamedSharding(mesh, P("d", None, None))
@@ -95,9 +98,9 @@ def residual_mlp(
     return jax.lax.with_sharding_constraint(x + y, rows)
 
   def loss(params: Any, x: Any) -> Any:
-    checkpointed = _checkpointed(block, policy)
+    run = checkpointed(block, policy)
     for p in params:
-      x = checkpointed(x, p)
+      x = run(x, p)
     return (x.astype(jnp.float32) ** 2).mean()
 
   def step(params: Any, x: Any) -> Any:
@@ -105,10 +108,12 @@ def residual_mlp(
     grads = jax.lax.with_sharding_constraint(grads, shardings)
     return jax.tree.map(lambda a, b: a - 1e-3 * b, params, grads), value
 
-  batch = _shape(mesh, (examples, length, width), jnp.bfloat16, "d", None, None)
+  batch = shape_on(
+    mesh, (examples, length, width), jnp.bfloat16, "d", None, None
+  )
   kind = "FSDP" if fsdp else "data parallel"
   return ShardedStep(
-    name=f"residual MLP, {num_layers} blocks, {kind}{_words(policy)}",
+    name=f"residual MLP, {num_layers} blocks, {kind}{policy_words(policy)}",
     fun=step,
     args=(params, batch),
   )
@@ -159,7 +164,7 @@ def decoder(
     policy: What each block keeps, of `jax.checkpoint_policies`; None for no
       checkpoints.
   """
-  mesh = _mesh(devices, (len(devices) // tensor, tensor), "dt")
+  mesh = mesh_of(devices, (len(devices) // tensor, tensor), "dt")
   params = _decoder_params(mesh, num_layers, size)
   state = {"params": params, "mu": params, "nu": params}
   shardings = jax.tree.map(lambda s: s.sharding, params)
@@ -170,13 +175,15 @@ def decoder(
     grads = jax.lax.with_sharding_constraint(grads, shardings)
     return _adamw(state, grads), value
 
-  tokens = _shape(mesh, (size.examples, size.length + 1), jnp.int32, "d", None)
+  tokens = shape_on(
+    mesh, (size.examples, size.length + 1), jnp.int32, "d", None
+  )
   kind = "FSDP"
   if tensor > 1:
     kind = f"tensor {tensor} x data {len(devices) // tensor}"
   return ShardedStep(
     name=f"decoder, {num_layers} layers of {size.width}, {kind}"
-    f"{_words(policy)}",
+    f"{policy_words(policy)}",
     fun=step,
     args=(state, tokens),
   )
@@ -204,20 +211,22 @@ def _decoder_params(mesh: Mesh, num_layers: int, size: DecoderSize) -> Any:
   width = size.width
   head = width // size.num_heads
   columns = (size.num_heads + 2 * size.num_kv_heads) * head
-  tall = functools.partial(_shape, mesh, dtype=f32)
+  tall = functools.partial(shape_on, mesh, dtype=f32)
 
   def block() -> dict[str, Any]:
     return {
-      "qkv": _shape(mesh, (width, columns), f32, "d", "t"),
-      "out": _shape(mesh, (width, width), f32, "t", "d"),
-      "gate": _shape(mesh, (width, size.hidden), f32, "d", "t"),
-      "up": _shape(mesh, (width, size.hidden), f32, "d", "t"),
-      "down": _shape(mesh, (size.hidden, width), f32, "t", "d"),
+      "qkv": shape_on(mesh, (width, columns), f32, "d", "t"),
+      "out": shape_on(mesh, (width, width), f32, "t", "d"),
+      "gate": shape_on(mesh, (width, size.hidden), f32, "d", "t"),
+      "up": shape_on(mesh, (width, size.hidden), f32, "d", "t"),
+      "down": shape_on(mesh, (size.hidden, width), f32, "t", "d"),
       "norms": tall(dims=(2, width)),
     }
 
   return {
-    "embedding": _shape(mesh, (size.vocabulary, width), f32, ("d", "t"), None),
+    "embedding": shape_on(
+      mesh, (size.vocabulary, width), f32, ("d", "t"), None
+    ),
     "blocks": [block() for _ in range(num_layers)],
     "norm": tall(dims=(width,)),
   }
@@ -228,7 +237,7 @@ def _decoder_loss(
 ) -> Any:
   rows = NamedSharding(mesh, P("d", None, None))
   block = functools.partial(_decoder_block, mesh, size)
-  block = _checkpointed(block, policy)
+  block = checkpointed(block, policy)
   table = params["embedding"].astype(jnp.bfloat16)
   table = jax.lax.with_sharding_constraint(
     table, NamedSharding(mesh, P("t", None))

@@ -6,6 +6,8 @@ Written for jax 0.11.2 to 0.12, in which:
   scanned operands (before: `num_consts` and `num_carry`);
 - an effect on an operand names the operand's variable (before: its position);
 - a name stack is a tuple of scopes and transforms;
+- a `shard_map` says by `mesh`, `newly_manual_axes` and `check_vma` how it runs,
+  and types of arrays say by `nospec` how residuals leave it;
 - what `jax.jit(...).trace(...)` returns keeps all that it lowers in `_params`.
 
 No private module is imported: what follows reads attributes of objects that
@@ -53,6 +55,34 @@ def scan_counts(eqn: core.JaxprEqn) -> tuple[int, int]:
   """Returns how many constants and how many carries a scan has."""
   consts, carry, _ = eqn.params["ft_in"].unpack()
   return len(consts), len(carry)
+
+
+def residual_spec(
+  eqn: core.JaxprEqn, var: core.Var
+) -> jax.sharding.PartitionSpec:
+  """Returns how a value leaves a `shard_map` that nothing says it of.
+
+  As jax lets residuals leave: what differs between devices lies side by side.
+
+  Args:
+    eqn: The `shard_map`.
+    var: A value of its body.
+  """
+  mesh, manual = eqn.params["mesh"], eqn.params["newly_manual_axes"]
+  names = tuple(name for name in mesh.axis_names if name in manual)
+  aval: Any = var.aval
+  return aval.nospec(mesh, eqn.params["check_vma"], names)
+
+
+def shape_of(aval: Any) -> jax.ShapeDtypeStruct:
+  """Returns what to trace a function with for an argument of a type.
+
+  Where axes of the mesh are explicit, types say how arrays are spread.
+  """
+  explicit = None if aval.sharding.mesh.empty else aval.sharding
+  return jax.ShapeDtypeStruct(
+    aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=explicit
+  )
 
 
 def name_stack(eqn: core.JaxprEqn) -> Any:

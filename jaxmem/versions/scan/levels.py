@@ -9,6 +9,7 @@ from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten
 from jaxmem.versions import bodies
+from jaxmem.versions.scan.joined import Joined, find_joined
 from jaxmem.versions.scan.pairs import Pair, find_pairs
 
 
@@ -21,6 +22,8 @@ class Level:
     pairs: Its pairs of loops.
     inner: Bodies in which there are pairs, by their equation and their place
       among its bodies; not those of the loops of a pair, which change.
+    joined: Two bodies of `shard_map` that are one level: what they are, and the
+      level.
     num_runs: How often the level runs in one step; `while` counts as once.
     num_shards: How many devices have values of their own for each of its.
   """
@@ -28,14 +31,24 @@ class Level:
   jaxpr: core.Jaxpr
   pairs: tuple[Pair, ...]
   inner: Mapping[tuple[int, int], Level]
+  joined: tuple[tuple[Joined, Level], ...]
   num_runs: int
   num_shards: int
+
+  @property
+  def names(self) -> set[str]:
+    """The names of all that could be dropped."""
+    return {
+      each.name
+      for pair, _ in self.walk()
+      for each in (*pair.residuals, *pair.hoisted)
+    }
 
   def walk(self) -> Iterator[tuple[Pair, Level]]:
     """Yields each pair with its level."""
     for pair in self.pairs:
       yield pair, self
-    for level in self.inner.values():
+    for level in (*self.inner.values(), *(level for _, level in self.joined)):
       yield from level.walk()
 
 
@@ -49,6 +62,15 @@ def make_level(
   flat = flatten(jaxpr, keep=CUSTOM_DERIVATIVES)
   pairs = find_pairs(flat, where)
   paired = {index for pair in pairs for index in (pair.forward, pair.backward)}
+  joined = []
+  # Within another `shard_map`, jax would have to trace them in its context.
+  for each in find_joined(flat) if num_shards == 1 else ():
+    eqn = each.eqns[0]
+    name = f"{where}{eqn.primitive.name}.{each.forward}-{each.backward}/"
+    level = make_level(each.body, name, num_runs, bodies.num_shards(eqn))
+    if level.pairs:
+      joined.append((each, level))
+      paired |= {each.forward, each.backward}
   inner = {}
   for index, eqn in enumerate(flat.eqns):
     if index in paired:
@@ -65,6 +87,7 @@ def make_level(
     jaxpr=flat,
     pairs=pairs,
     inner=inner,
+    joined=tuple(joined),
     num_runs=num_runs,
     num_shards=num_shards,
   )

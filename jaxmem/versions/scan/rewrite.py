@@ -127,6 +127,11 @@ def rewrite_level(
     body, inner_bytes = rewrite_level(inner, dropped, keep_bits=keep_bits)
     saved_bytes += inner_bytes
     eqns[index] = with_body(eqns[index], branch, body)
+  for joined, inner in level.joined:
+    if not inner.names.isdisjoint(dropped):
+      body, inner_bytes = rewrite_level(inner, dropped, keep_bits=keep_bits)
+      saved_bytes += inner_bytes
+      eqns[joined.forward], eqns[joined.backward] = joined.apart(body)
   changed = level.jaxpr.replace(eqns=_without(eqns, lost))
   return flatten(changed, keep=CUSTOM_DERIVATIVES), saved_bytes
 
