@@ -78,8 +78,9 @@ test test-all: $(STAMP)
 DOOR_TESTS := $(addprefix tests/, \
   compiler entry runtime script versions/limited_jit_test.py \
   versions/scan_joined_test.py api_test.py cli_test.py faults_test.py \
-  limit_test.py targets_test.py units_test.py planning/collector_test.py report/plan_json_test.py \
-  jaxmem_hlo/compiler_hook_test.py jaxmem_hlo/assignment)
+  limit_test.py targets_test.py units_test.py planning/collector_test.py \
+  report/plan_json_test.py jaxmem_hlo/compiler_hook_test.py \
+  jaxmem_hlo/assignment)
 
 test-versions: $(STAMP)
 	@failed=; \

@@ -33,6 +33,15 @@ _TRANSCENDENTAL = frozenset(
   exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh
   """.split()
 )
+COLLECTIVES = frozenset(
+  """
+  all_gather all_gather_invariant all_gather_reduced all_to_all pgather pmax
+  pmin ppermute psum psum2 psum_invariant psum_scatter ragged_all_to_all
+  reduce_scatter unreduced_psum
+  """.split()
+)
+# The other collectives count as gathers of what is larger, operand or result.
+_REDUCTIONS = frozenset("pmax pmin psum psum2 psum_invariant".split())
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
 
 
@@ -58,11 +67,14 @@ def equation_seconds(
     return 0.0
   written = sum(memory.size_bytes(v.aval) for v in eqn.outvars)
   read = sum(memory.size_bytes(v.aval) for v in eqn.invars)
+  if name in COLLECTIVES and rates.links is not None:
+    kind = "all-reduce" if name in _REDUCTIONS else "all-gather"
+    return rates.links.seconds(kind, max(read, written), ())
   products = product_flops(eqn)
   if products:
     precision = _precision(eqn, rates)
     return rates.seconds({precision: products}, 0.0, read + written)
-  if name in _KERNELS_OF_THEIR_OWN:
+  if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
     elements = sum(_elements(v.aval) for v in eqn.invars)
     return rates.seconds({}, elements, read + written)
   elements = sum(_elements(v.aval) for v in eqn.outvars)

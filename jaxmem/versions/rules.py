@@ -5,35 +5,37 @@ from collections.abc import Mapping, Sequence
 from jax.extend import core
 
 from jaxmem.jaxpr import Atom, Inliner, internals
+from jaxmem.versions.equation_cost import COLLECTIVES
 
 # The name scope of equations that run again; profiles show it.
 RECOMPUTE_SCOPE = "recompute"
 
 _HOST_CALLS = "debug_callback debug_print io_callback pure_callback"
 _KERNELS = "custom_call ffi_call pallas_call"
-_COLLECTIVES = """
-  all_gather all_gather_invariant all_gather_reduced all_to_all pgather pmax
-  pmin ppermute psum psum2 psum_invariant psum_scatter ragged_all_to_all
-  reduce_scatter unreduced_psum
-"""
 # `rng_uniform` draws other numbers when it runs again.
-_NOT_AGAIN = frozenset(
-  f"{_HOST_CALLS} {_KERNELS} {_COLLECTIVES} rng_uniform while".split()
-)
+_NOT_AGAIN = frozenset(f"{_HOST_CALLS} {_KERNELS} rng_uniform while".split())
 
 
-def may_run_again(eqn: core.JaxprEqn) -> bool:
+def may_run_again(
+  eqn: core.JaxprEqn, *, with_collectives: bool = False
+) -> bool:
   """Whether an equation, its callees included, may run a second time.
 
-  Random bits that are drawn from a key are the same again. A collective would
-  be right as well, but the time that it takes is not known here; nor is that of
-  a kernel, or of a `while` loop.
+  Random bits that are drawn from a key are the same again. The time of a
+  kernel, or of a `while` loop, is not known here.
+
+  Args:
+    eqn: The equation.
+    with_collectives: Whether collectives may. All devices run them again, as
+      they run all else; what that takes is known by the bytes alone.
   """
+  name = eqn.primitive.name
   return (
     not eqn.effects
-    and eqn.primitive.name not in _NOT_AGAIN
+    and name not in _NOT_AGAIN
+    and (with_collectives or name not in COLLECTIVES)
     and all(
-      may_run_again(inner)
+      may_run_again(inner, with_collectives=with_collectives)
       for body in core.jaxprs_in_params(eqn.params)
       for inner in body.eqns
     )

@@ -121,6 +121,36 @@ class JoinedTest(parameterized.TestCase):
     ]
     self.assertLess(sum(left), 0.6 * sum(stacked))
 
+  def test_rings_in_a_loop_over_layers(self):
+    # What the ring of a layer stacks, the loop over layers stacks once more:
+    # its backward loop lets the ring turn again.
+    attend = jax.shard_map(
+      ring_attention, mesh=mesh(), in_specs=P("a"), out_specs=P("a")
+    )
+
+    def step(weights: jax.Array, x: jax.Array) -> Any:
+      def layer(y: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        q, k, v = jnp.split(y @ w, 3, -1)
+        return y + attend(q, k, v), None
+
+      def loss(weights: jax.Array) -> jax.Array:
+        return jnp.mean(lax.scan(layer, x, weights)[0] ** 2)
+
+      return jax.value_and_grad(loss)(weights)
+
+    weights, x = arguments(256)
+    args = jnp.stack(weights), x
+    made = self.assert_rewritten(step, *args)
+
+    def temp_bytes(fun: Any) -> int:
+      lowered = jax.jit(fun).lower(*args)
+      memory: Any = lowered.compile().memory_analysis()
+      return memory.temp_size_in_bytes
+
+    written = temp_bytes(step)
+    rewritten = temp_bytes(core.jaxpr_as_fun(made.closed_jaxpr))
+    self.assertLess(rewritten, 0.5 * written)
+
   def test_a_result_that_others_read_as_well_stays(self):
     def turn(carry: jax.Array, _: Any) -> tuple[jax.Array, jax.Array]:
       return jnp.sin(jnp.tanh(jnp.cos(carry))), jnp.exp(carry)

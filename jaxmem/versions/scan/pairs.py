@@ -187,7 +187,9 @@ def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
       },
       input_bytes=_input_bytes(values, eqn, body, backward),
       forbidden=frozenset(
-        number for number, e in enumerate(body.eqns) if not may_run_again(e)
+        number
+        for number, e in enumerate(body.eqns)
+        if not may_run_again(e, with_collectives=True)
       ),
       hoisted=find_hoisted(values, name, (index, backward)),
     )
