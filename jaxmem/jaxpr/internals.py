@@ -4,7 +4,8 @@ Written for jax 0.11.2 to 0.12, in which:
 - `Jaxpr` and `ClosedJaxpr` are one class, whose constants are attached to it;
 - `scan` says what its operands are by `ft_in`, a tree of constants, carry and
   scanned operands (before: `num_consts` and `num_carry`);
-- an effect on an operand names the operand's variable (before: its position);
+- an effect on an operand names the operand's variable (before: its position),
+  and equations with collectives have a `NamedAxisEffect`;
 - a name stack is a tuple of scopes and transforms;
 - a `shard_map` says by `mesh`, `newly_manual_axes` and `check_vma` how it runs,
   and types of arrays say by `nospec` how residuals leave it;
@@ -100,6 +101,18 @@ def empty_name_stack() -> Any:
   return source_info_util.new_name_stack()
 
 
+def within_scopes(eqn: core.JaxprEqn, outer: core.JaxprEqn) -> core.JaxprEqn:
+  """Returns an equation as one of what `outer` runs.
+
+  Its scopes are those within it, if they began with those of `outer`.
+  """
+  scopes, first = name_stack(eqn).stack, name_stack(outer).stack
+  if scopes[: len(first)] != first:
+    return eqn
+  inner = name_stack(eqn)[len(first) :]
+  return with_name_stack(eqn, inner)
+
+
 def is_transposed(eqn: core.JaxprEqn) -> bool:
   """Whether the equation is part of a backward pass."""
   return any(derivatives(eqn))
@@ -188,6 +201,23 @@ def joint_effects(
   """Returns the effects that the caller of these equations can see."""
   found = {effect for eqn in eqns for effect in eqn.effects}
   return {e for e in found if getattr(e, "input", None) in (None, *invars)}
+
+
+def has_named_axes(eqn: core.JaxprEqn) -> bool:
+  """Whether an equation, or one in it, works across devices of named axes."""
+  return any(map(_is_of_axis, eqn.effects))
+
+
+def has_side_effects(eqn: core.JaxprEqn) -> bool:
+  """Whether an equation does more than return values, each time that it runs.
+
+  That it works across devices of named axes is an effect to jax, too.
+  """
+  return not all(map(_is_of_axis, eqn.effects))
+
+
+def _is_of_axis(effect: Any) -> bool:
+  return type(effect).__name__ == "NamedAxisEffect"
 
 
 def has_placement(eqn: core.JaxprEqn) -> bool:

@@ -14,7 +14,7 @@ from jax.extend import core
 
 from jaxmem.cost import Precision, Rates
 from jaxmem.jaxpr import memory
-from jaxmem.versions.bodies import num_runs
+from jaxmem.versions.bodies import num_runs, num_shards
 
 # XLA makes each of these a kernel, which reads all of its operands.
 _KERNELS_OF_THEIR_OWN = frozenset(
@@ -51,7 +51,8 @@ def equation_seconds(
   """Returns the estimated time of one equation, its callees included.
 
   A branch counts as its most expensive side. A `while`, whose length is not
-  known, counts as one round. `is_fused` says whether results of elementwise
+  known, counts as one round. A `shard_map` counts for all of its devices, as
+  operations do that XLA divides. `is_fused` says whether results of elementwise
   equations are never written.
   """
   bodies = [
@@ -62,7 +63,7 @@ def equation_seconds(
   if name == "cond":
     return max(bodies)
   if bodies and name not in _KERNELS_OF_THEIR_OWN:
-    return num_runs(eqn) * sum(bodies)
+    return num_runs(eqn) * num_shards(eqn) * sum(bodies)
   if memory.renamed(eqn, views=True):
     return 0.0
   written = sum(memory.size_bytes(v.aval) for v in eqn.outvars)

@@ -16,30 +16,21 @@ _KERNELS = "custom_call ffi_call pallas_call"
 _NOT_AGAIN = frozenset(f"{_HOST_CALLS} {_KERNELS} rng_uniform while".split())
 
 
-def may_run_again(
-  eqn: core.JaxprEqn, *, with_collectives: bool = False
-) -> bool:
+def may_run_again(eqn: core.JaxprEqn) -> bool:
   """Whether an equation, its callees included, may run a second time.
 
-  Random bits that are drawn from a key are the same again. The time of a
-  kernel, or of a `while` loop, is not known here.
-
-  Args:
-    eqn: The equation.
-    with_collectives: Whether collectives may. All devices run them again, as
-      they run all else; what that takes is known by the bytes alone.
+  Random bits that are drawn from a key are the same again. All devices run
+  collectives again, as they run all else; what that takes is known by the bytes
+  alone. The time of a kernel, or of a `while` loop, is not known here.
   """
-  name = eqn.primitive.name
-  return (
-    not eqn.effects
-    and name not in _NOT_AGAIN
-    and (with_collectives or name not in COLLECTIVES)
-    and all(
-      may_run_again(inner, with_collectives=with_collectives)
-      for body in core.jaxprs_in_params(eqn.params)
-      for inner in body.eqns
-    )
-  )
+  name, bodies = eqn.primitive.name, [*core.jaxprs_in_params(eqn.params)]
+  if internals.has_side_effects(eqn) or name in _NOT_AGAIN:
+    return False
+  # What else works across devices is not known to give the same again.
+  is_known = bodies or name in COLLECTIVES or name == "axis_index"
+  if internals.has_named_axes(eqn) and not is_known:
+    return False
+  return all(may_run_again(inner) for body in bodies for inner in body.eqns)
 
 
 def run_again(

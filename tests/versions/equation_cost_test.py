@@ -96,6 +96,14 @@ class SecondsTest(parameterized.TestCase):
     one = seconds(lambda x: x[0] > 0, array(10))
     self.assertAlmostEqual(seconds(branch, array(10)) - one, 20.0, delta=0.3)
 
+  def test_shard_map_counts_for_all_devices(self):
+    auto = jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(auto, auto))
+    spec = jax.sharding.PartitionSpec("a")
+    mapped = jax.shard_map(jnp.exp, mesh=mesh, in_specs=spec, out_specs=spec)
+    # Each of the four makes half of the numbers.
+    self.assertAlmostEqual(seconds(mapped, array(10)), 4 * 5 / 1.0)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -194,6 +194,25 @@ class JoinedTest(parameterized.TestCase):
       step = functools.partial(train_step, mesh=explicit)
       self.assert_rewritten(step, weights, x)
 
+  def test_scopes_stay_as_they_are(self):
+    args = arguments(64)
+    jaxpr = jax.make_jaxpr(train_step)(*args)
+    made = scan.rewrite_step(jaxpr, "all", scan_cases.RATES)
+    self.assertNotEmpty(made.dropped)
+
+    def scopes(jaxpr: core.Jaxpr) -> set[str]:
+      found = set()
+      for eqn in jaxpr.eqns:
+        found.add(str(eqn.source_info.name_stack))
+        for body in core.jaxprs_in_params(eqn.params):
+          found |= scopes(body)
+      return found
+
+    new = scopes(made.closed_jaxpr) - scopes(jaxpr)
+    self.assertEqual(
+      {scope for scope in new if "recompute" not in scope}, set()
+    )
+
   def test_what_prints_is_left_alone(self):
     def body(x: jax.Array, prints: bool) -> jax.Array:
       if prints:

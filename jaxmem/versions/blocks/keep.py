@@ -15,7 +15,11 @@ from jax.extend import core
 from jaxmem.cost import Rates
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES
 from jaxmem.versions.blocks.recipe import Group, Recipe
-from jaxmem.versions.equation_cost import equation_seconds, product_flops
+from jaxmem.versions.equation_cost import (
+  COLLECTIVES,
+  equation_seconds,
+  product_flops,
+)
 from jaxmem.versions.knapsack import Chooser, Drop, DropProblem, Need, Work
 from jaxmem.versions.values import num_bytes, operands, walk
 
@@ -89,7 +93,8 @@ def _is_heavy(group: Group, var: core.Var) -> bool:
 
 def is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
   """Whether an equation is a kernel of its own, whose results may be kept."""
-  if eqn.primitive.name in CUSTOM_DERIVATIVES:
+  name = eqn.primitive.name
+  if name in CUSTOM_DERIVATIVES or name == "shard_map":
     bodies = core.jaxprs_in_params(eqn.params)
     return any(is_heavy_eqn(inner) for body in bodies for inner in body.eqns)
-  return eqn.primitive.name in _HEAVY or product_flops(eqn) > 0
+  return name in _HEAVY or name in COLLECTIVES or product_flops(eqn) > 0

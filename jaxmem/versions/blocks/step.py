@@ -19,6 +19,7 @@ from jaxmem.versions.blocks.recipe import (
 )
 from jaxmem.versions.blocks.rewrite import rewrite
 from jaxmem.versions.bodies import bodies, num_runs, num_shards, with_body
+from jaxmem.versions.joined import Joined, find_joined
 from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import Values, num_bytes
 
@@ -95,6 +96,7 @@ class BlockStep:
     runs: How many times it runs; estimates of seconds are for all.
     num_devices: How many share its values; bytes and seconds are those of one,
       as if each had an even part of everything.
+    is_mapped: Whether it is within a `shard_map`.
 
   Attributes:
     blocks: The blocks of the step; if it has none, those of the body within
@@ -102,25 +104,53 @@ class BlockStep:
   """
 
   def __init__(
-    self, closed_jaxpr: core.Jaxpr, *, runs: int = 1, num_devices: int = 1
+    self,
+    closed_jaxpr: core.Jaxpr,
+    *,
+    runs: int = 1,
+    num_devices: int = 1,
+    is_mapped: bool = False,
   ):
     self._given = closed_jaxpr
     self._runs = runs
     self._num_devices = num_devices
+    self._is_mapped = is_mapped
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
+    # Pairs of `shard_map`, each with what both run.
+    self._joined: list[tuple[Joined, BlockStep]] = []
     # What loops, branches and calls run: by equation, and place in it.
-    self._inner = {
-      (index, place): BlockStep(
-        body,
-        runs=runs * num_runs(eqn),
-        num_devices=max(1, num_devices // num_shards(eqn)),
-      )
-      for index, eqn in enumerate(self._values.eqns)
-      for place, body in enumerate(bodies(eqn))
-      if not self._blocks
-    }
+    self._inner: dict[tuple[int, int], BlockStep] = {}
+    if not self._blocks:
+      self._look_into_equations()
     self.blocks = self._describe()
+
+  def _look_into_equations(self) -> None:
+    """Makes steps of what equations run."""
+    taken: set[int] = set()
+    # Within another `shard_map`, jax would have to trace them in its context.
+    for joined in () if self._is_mapped else find_joined(self._values.jaxpr):
+      step = self._of_body(joined.body, joined.eqns[0])
+      if step.blocks.number:
+        self._joined.append((joined, step))
+        taken |= {joined.forward, joined.backward}
+    for index, eqn in enumerate(self._values.eqns):
+      if index not in taken:
+        for place, body in enumerate(bodies(eqn)):
+          self._inner[index, place] = self._of_body(body, eqn)
+
+  def _of_body(self, body: core.Jaxpr, eqn: core.JaxprEqn) -> "BlockStep":
+    return BlockStep(
+      body,
+      runs=self._runs * num_runs(eqn),
+      num_devices=max(1, self._num_devices // num_shards(eqn)),
+      is_mapped=self._is_mapped or num_shards(eqn) > 1,
+    )
+
+  def _within(self) -> Iterator["BlockStep"]:
+    """Yields the steps that equations run."""
+    yield from (step for _, step in self._joined)
+    yield from self._inner.values()
 
   def recompute(
     self,
@@ -179,7 +209,7 @@ class BlockStep:
     """Yields this if it has blocks, or else the bodies within that do."""
     if self._blocks:
       yield self
-    for inner in self._inner.values():
+    for inner in self._within():
       yield from inner._with_blocks()
 
   def _rewritten(
@@ -195,6 +225,9 @@ class BlockStep:
       if inner.blocks.number:
         body = inner._rewritten(recipes, gathers_again)
         eqns[index] = with_body(eqns[index], place, body)
+    for joined, inner in self._joined:
+      body = inner._rewritten(recipes, gathers_again)
+      eqns[joined.forward], eqns[joined.backward] = joined.apart(body)
     return self._values.jaxpr.replace(eqns=eqns)
 
   def _describe(self) -> Blocks:
@@ -205,5 +238,5 @@ class BlockStep:
       total //= self._num_devices
       return Blocks(number=number, crossing_bytes=total // number)
     none = Blocks(number=0, crossing_bytes=0)
-    found = [inner.blocks for inner in self._inner.values()]
+    found = [inner.blocks for inner in self._within()]
     return max([none, *found], key=lambda blocks: blocks.number)

@@ -9,7 +9,7 @@ from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, flatten
 from jaxmem.versions import bodies
-from jaxmem.versions.scan.joined import Joined, find_joined
+from jaxmem.versions.joined import Joined, find_joined
 from jaxmem.versions.scan.pairs import Pair, find_pairs
 
 

@@ -187,9 +187,7 @@ def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
       },
       input_bytes=_input_bytes(values, eqn, body, backward),
       forbidden=frozenset(
-        number
-        for number, e in enumerate(body.eqns)
-        if not may_run_again(e, with_collectives=True)
+        number for number, e in enumerate(body.eqns) if not may_run_again(e)
       ),
       hoisted=find_hoisted(values, name, (index, backward)),
     )

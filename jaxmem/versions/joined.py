@@ -1,10 +1,10 @@
 """A forward and a backward `shard_map`, looked at as if they were one.
 
-Autodiff turns a `shard_map` into two: the loops of its body are in the first,
-their backward loops in the second, and what they stack is a result of one and
-an operand of the other. Joined to one flat jaxpr, loops find their partners as
-anywhere else; taken apart again, each half has the operands and results that it
-needs then.
+Autodiff turns a `shard_map` into two: the forward pass of its body is in the
+first, the backward pass in the second, and residuals are results of one and
+operands of the other. Joined to one flat jaxpr, loops find their partners, and
+blocks their backward pass, as anywhere else; taken apart again, each half has
+the operands and results that it needs then.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class Joined:
     forward: The forward one's equation.
     backward: The backward one's.
     eqns: The two.
-    body: Both bodies, one after the other, with a barrier between them.
+    body: Both bodies, one after the other. Between them is a barrier, whose
+      result is the last one of the body.
     operands: What the inputs of the body are given.
     num_forward: How many of these inputs are the forward one's.
     kept: Which results of the forward one others read, too: they are the first
-      results of the body, all those of the backward one follow.
+      results of the body; those of the backward one follow.
   """
 
   forward: int
@@ -66,9 +67,10 @@ class Joined:
     Args:
       body: With the inputs and results of `body`.
     """
-    first, second, returned = _halves(body, len(self.kept))
+    first, second = _halves(body)
     forward, backward = self.eqns
     kept = body.outvars[: len(self.kept)]
+    returned = [*body.outvars[len(self.kept) : -1]]
     # Unchecked, a result may say less than what each device has of it.
     whole = {*variables(kept)} if forward.params["check_vma"] else set()
     made = {v for eqn in first for v in results(eqn)}
@@ -77,7 +79,11 @@ class Joined:
     given = body.invars[: self.num_forward]
     forward = _shard_map(
       forward,
-      body.replace(eqns=first, invars=[*given], outvars=[*kept, *crossing]),
+      body.replace(
+        eqns=[internals.within_scopes(eqn, forward) for eqn in first],
+        invars=[*given],
+        outvars=[*kept, *crossing],
+      ),
       [self.operands[v] for v in given],
       [forward.params["out_specs"][k] for k in self.kept]
       + [internals.residual_spec(forward, v) for v in crossing],
@@ -97,7 +103,11 @@ class Joined:
     needed = [v for v in read if v in operands]
     backward = _shard_map(
       backward,
-      body.replace(eqns=second, invars=needed, outvars=returned),
+      body.replace(
+        eqns=[internals.within_scopes(eqn, backward) for eqn in second],
+        invars=needed,
+        outvars=returned,
+      ),
       [operands[v] for v in needed],
       backward.params["out_specs"],
       backward.outvars,
@@ -131,24 +141,17 @@ def find_joined(jaxpr: core.Jaxpr) -> Iterator[Joined]:
   for _, forward, backward in sorted(found, key=lambda f: (-f[0], *f[1:])):
     if taken.isdisjoint((forward, backward)):
       taken |= {forward, backward}
-      yield _join(values, forward, backward)
+      joined = _join(values, forward, backward)
+      if joined is not None:
+        yield joined
 
 
 def _may_be_joined(eqn: core.JaxprEqn) -> bool:
-  """Whether an equation is a `shard_map` that is understood, with a loop."""
+  """Whether an equation is a `shard_map` that is understood."""
   if eqn.primitive.name != "shard_map" or eqn.effects:
     return False
   specs = (*eqn.params["in_specs"], *eqn.params["out_specs"])
-  is_understood = not any(spec.unreduced or spec.reduced for spec in specs)
-  return is_understood and _has_loop(eqn.params["jaxpr"])
-
-
-def _has_loop(jaxpr: core.Jaxpr) -> bool:
-  return any(
-    eqn.primitive.name == "scan"
-    or any(map(_has_loop, core.jaxprs_in_params(eqn.params)))
-    for eqn in jaxpr.eqns
-  )
+  return not any(spec.unreduced or spec.reduced for spec in specs)
 
 
 def _fit(forward: core.JaxprEqn, backward: core.JaxprEqn) -> bool:
@@ -159,41 +162,43 @@ def _fit(forward: core.JaxprEqn, backward: core.JaxprEqn) -> bool:
   )
 
 
-def _join(values: Values, number: int, partner: int) -> Joined:
+def _join(values: Values, number: int, partner: int) -> Joined | None:
+  """Joins two equations, unless all that the second is given is the first's."""
   forward, backward = values.eqns[number], values.eqns[partner]
   inliner = Inliner(CUSTOM_DERIVATIVES)
-  operands: dict[core.Var, Operand] = {}
-
-  def given(eqn: core.JaxprEqn) -> Iterator[tuple[Operand, core.Var]]:
-    specs, inner = eqn.params["in_specs"], eqn.params["jaxpr"].invars
-    for atom, spec, var in zip(eqn.invars, specs, inner, strict=True):
-      yield Operand(atom=atom, spec=spec), var
-
-  for operand, var in given(forward):
-    operands[core.Var(var.aval)] = operand
-  num_forward = len(operands)
-  stack = internals.empty_name_stack()
-  made = inliner.inline(forward.params["jaxpr"], [*operands], stack)
+  # What an operand of either is called in the body.
+  given = {o: core.Var(v.aval) for o, v in _given(forward)}
+  operands = [given[operand] for operand, _ in _given(forward)]
+  num_forward = len(given)
+  # Scopes say what belongs to a backward pass.
+  scopes = [internals.name_stack(eqn) for eqn in (forward, backward)]
+  made = inliner.inline(forward.params["jaxpr"], operands, scopes[0])
   linked: dict[Operand, Atom] = {}
   outvars, specs = forward.outvars, forward.params["out_specs"]
   for outer, spec, atom in zip(outvars, specs, made, strict=True):
     if isinstance(atom, core.Var) and not isinstance(outer, core.DropVar):
       linked[Operand(atom=outer, spec=spec)] = atom
-  passed: list[core.Var] = []
+  passed: list[Atom] = []
   links: set[core.Var] = set()
-  for operand, var in given(backward):
-    atom = linked.get(operand)
+  for operand, var in _given(backward):
+    atom = linked.get(operand, given.get(operand))
     if isinstance(atom, core.Var) and atom.aval == var.aval:
       links.update(variables([operand.atom]))
       passed.append(atom)
     else:
-      passed.append(core.Var(var.aval))
-      operands[passed[-1]] = operand
-  barrier = internals.barrier(forward, passed)
+      given[operand] = core.Var(var.aval)
+      passed.append(given[operand])
+  new = [*given.values()][num_forward:]
+  if not new:
+    return None
+  # It reads nothing that the forward pass makes: that is read directly.
+  barrier = internals.barrier(forward, new[:1])
   inliner.eqns.append(
-    internals.with_name_stack(barrier, stack.extend(_BOUNDARY))
+    internals.with_name_stack(
+      barrier, internals.empty_name_stack().extend(_BOUNDARY)
+    )
   )
-  returned = inliner.inline(backward.params["jaxpr"], barrier.outvars, stack)
+  returned = inliner.inline(backward.params["jaxpr"], passed, scopes[1])
   kept = tuple(
     k
     for k, v in enumerate(outvars)
@@ -206,40 +211,33 @@ def _join(values: Values, number: int, partner: int) -> Joined:
     eqns=(forward, backward),
     body=inliner.finish(
       forward.params["jaxpr"],
-      [*operands],
-      [*(made[k] for k in kept), *returned],
+      [*given.values()],
+      [*(made[k] for k in kept), *returned, *barrier.outvars],
     ),
-    operands=operands,
+    operands={var: operand for operand, var in given.items()},
     num_forward=num_forward,
     kept=kept,
   )
 
 
+def _given(eqn: core.JaxprEqn) -> Iterator[tuple[Operand, core.Var]]:
+  """Yields what a `shard_map` is given, and what its body calls that."""
+  specs, inner = eqn.params["in_specs"], eqn.params["jaxpr"].invars
+  for atom, spec, var in zip(eqn.invars, specs, inner, strict=True):
+    yield Operand(atom=atom, spec=spec), var
+
+
 def _halves(
-  body: core.Jaxpr, num_kept: int
-) -> tuple[list[core.JaxprEqn], list[core.JaxprEqn], list[Atom]]:
-  """Returns what comes before and after the barrier, and the latter's results.
-
-  What is after the barrier reads what passed it, not the barrier's results.
-
-  Args:
-    body: Of `Joined`.
-    num_kept: How many of its results are the first half's.
-  """
+  body: core.Jaxpr,
+) -> tuple[list[core.JaxprEqn], list[core.JaxprEqn]]:
+  """Returns what comes before and after the barrier of `Joined.body`."""
   (at,) = (
     number
     for number, eqn in enumerate(body.eqns)
     if eqn.primitive is internals.barrier_primitive()
     and _BOUNDARY in str(internals.name_stack(eqn))
   )
-  barrier = body.eqns[at]
-  passed = dict(zip(barrier.outvars, barrier.invars, strict=True))
-
-  def read(atoms: Sequence[Atom]) -> list[Atom]:
-    return [passed.get(a, a) if isinstance(a, core.Var) else a for a in atoms]
-
-  second = [eqn.replace(invars=read(eqn.invars)) for eqn in body.eqns[at + 1 :]]
-  return [*body.eqns[:at]], second, read(body.outvars[num_kept:])
+  return [*body.eqns[:at]], [*body.eqns[at + 1 :]]
 
 
 def _shard_map(
