@@ -97,7 +97,7 @@ class Joined:
         forward.params["out_specs"],
         strict=True,
       )
-      if v in whole or v in crossing
+      if isinstance(v, core.Var) and (v in whole or v in crossing)
     }
     operands = {**self.operands, **of_forward}
     needed = [v for v in read if v in operands]

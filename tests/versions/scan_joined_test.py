@@ -172,6 +172,25 @@ class JoinedTest(parameterized.TestCase):
 
     self.assert_rewritten(step, jnp.linspace(0.1, 1.0, 8))
 
+  def test_a_result_that_is_a_constant_stays(self):
+    def body(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+      last, _ = lax.scan(lambda x, _: (jnp.sin(jnp.tanh(x)), None), x, length=6)
+      return last, jnp.zeros(())
+
+    run = jax.shard_map(
+      body, mesh=mesh(), in_specs=P("a"), out_specs=(P("a"), P())
+    )
+
+    def step(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+      def loss(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        last, zero = run(x)
+        return jnp.sum(last**2), zero
+
+      (_, zero), grad = jax.value_and_grad(loss, has_aux=True)(x)
+      return grad, zero
+
+    self.assert_rewritten(step, jnp.linspace(0.1, 1.0, 8))
+
   def test_a_scalar_of_each_device_crosses(self):
     def body(x: jax.Array) -> jax.Array:
       scale = jnp.sin(x[0])  # One number on each device.
