@@ -28,6 +28,8 @@ from benchmarks.sharded import (
   DecoderSize,
   ShardedStep,
   decoder,
+  experts,
+  gathered,
   pipeline,
   residual_mlp,
   ring_attention,
@@ -54,7 +56,7 @@ _STEPS = flags.DEFINE_list(
   "steps",
   ["mlp_data", "mlp_fsdp", "decoder_fsdp", "decoder_tensor"],
   "mlp_data, mlp_fsdp, decoder_fsdp, decoder_tensor, llama_fsdp, ring,"
-  " pipeline.",
+  " pipeline, experts, gathered.",
 )
 _LAYERS = flags.DEFINE_integer("layers", 16, "How many blocks.", lower_bound=1)
 _HOSTS = flags.DEFINE_integer(
@@ -98,9 +100,14 @@ def build(
     ValueError: If there is none of that name.
   """
   kind, _, sharding = name.partition("_")
-  handing_on = {"ring": ring_attention, "pipeline": pipeline}
-  if name in handing_on:
-    return handing_on[name](devices, num_layers=num_layers, **policy)
+  by_hand: dict[str, Callable[..., ShardedStep]] = {
+    "ring": ring_attention,
+    "pipeline": pipeline,
+    "experts": experts,
+    "gathered": gathered,
+  }
+  if name in by_hand:
+    return by_hand[name](devices, num_layers=num_layers, **policy)
   makers: dict[str, Callable[..., ShardedStep]] = {
     "mlp_data": functools.partial(residual_mlp, fsdp=False),
     "mlp_fsdp": functools.partial(residual_mlp, fsdp=True),

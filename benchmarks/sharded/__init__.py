@@ -1,5 +1,6 @@
 """Sharded train steps for described devices."""
 
+from benchmarks.sharded.mapped import experts, gathered
 from benchmarks.sharded.rings import pipeline, ring_attention
 from benchmarks.sharded.steps import (
   DecoderSize,
@@ -12,6 +13,8 @@ __all__ = [
   "DecoderSize",
   "ShardedStep",
   "decoder",
+  "experts",
+  "gathered",
   "pipeline",
   "residual_mlp",
   "ring_attention",

@@ -21,6 +21,7 @@ from benchmarks.sharded.steps import (
   mesh_of,
   policy_words,
   shape_on,
+  trained,
 )
 
 
@@ -70,7 +71,7 @@ def ring_attention(
 
   name = f"ring attention, {num_layers} layers of {width}"
   batch = shape_on(mesh, (length, width), jnp.bfloat16, "d")
-  return _trained(f"{name}{policy_words(policy)}", loss, params, batch)
+  return trained(f"{name}{policy_words(policy)}", loss, params, batch)
 
 
 def _attend(
@@ -135,7 +136,7 @@ def pipeline(
 
   name = f"pipeline, {num_layers} layers of {width}"
   batch = shape_on(mesh, (num_parts, rows, width), jnp.bfloat16)
-  return _trained(f"{name}{policy_words(policy)}", loss, params, batch)
+  return trained(f"{name}{policy_words(policy)}", loss, params, batch)
 
 
 def _stage(params: Any, x: Any, *, num_stages: int, policy: str | None) -> Any:
@@ -158,13 +159,3 @@ def _stage(params: Any, x: Any, *, num_stages: int, policy: str | None) -> Any:
   _, parts = lax.scan(tick, first, ticks)
   is_last = stage == num_stages - 1
   return lax.psum(jnp.where(is_last, parts[num_stages - 1 :], 0), "d")
-
-
-def _trained(name: str, loss: Any, params: Any, batch: Any) -> ShardedStep:
-  """Returns a step of SGD."""
-
-  def step(params: Any, x: Any) -> Any:
-    value, grads = jax.value_and_grad(loss)(params, x)
-    return jax.tree.map(lambda a, b: a - 1e-3 * b, params, grads), value
-
-  return ShardedStep(name=name, fun=step, args=(params, batch))

@@ -13,7 +13,7 @@ from typing import Any
 from jax.extend import core
 
 from jaxmem.cost import Precision, Rates
-from jaxmem.jaxpr import memory
+from jaxmem.jaxpr import CUSTOM_DERIVATIVES, memory
 from jaxmem.versions.bodies import num_runs, num_shards
 
 # XLA makes each of these a kernel, which reads all of its operands.
@@ -42,6 +42,13 @@ COLLECTIVES = frozenset(
 )
 # The other collectives count as gathers of what is larger, operand or result.
 _REDUCTIONS = frozenset("pmax pmin psum psum2 psum_invariant".split())
+# Kernels of their own besides products; results of these are worth keeping.
+_HEAVY = frozenset(
+  """
+  cholesky cond cumlogsumexp cummax cummin cumprod cumsum eigh fft lu qr
+  random_bits scan sort threefry2x32 top_k triangular_solve
+  """.split()
+)
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
 
 
@@ -111,6 +118,15 @@ def product_flops(eqn: core.JaxprEqn) -> float:
     per_output = _elements(kernel) / max(features, 1)
     return 2.0 * _elements(eqn.outvars[0].aval) * per_output
   return 0.0
+
+
+def is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
+  """Whether an equation is a kernel of its own, whose results may be kept."""
+  name = eqn.primitive.name
+  if name in CUSTOM_DERIVATIVES or name == "shard_map":
+    bodies = core.jaxprs_in_params(eqn.params)
+    return any(is_heavy_eqn(inner) for body in bodies for inner in body.eqns)
+  return name in _HEAVY or name in COLLECTIVES or product_flops(eqn) > 0
 
 
 def _flops_per_element(name: str, rates: Rates) -> float:

@@ -10,31 +10,22 @@ the operands and results that it needs then.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-import jax
 from jax.extend import core
-from jax.sharding import PartitionSpec
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Atom, Inliner, internals
+from jaxmem.versions.mapped import (
+  Operand,
+  Part,
+  equations,
+  given,
+  is_understood,
+)
 from jaxmem.versions.values import Values, num_bytes, results, variables
 
 # The name scope of the equation between the halves.
 _BOUNDARY = "between_shard_maps"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Operand:
-  """What a `shard_map` is given.
-
-  Attributes:
-    atom: The value outside.
-    spec: How it is spread over the devices.
-  """
-
-  atom: Atom
-  spec: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +39,6 @@ class Joined:
     body: Both bodies, one after the other. Between them is a barrier, whose
       result is the last one of the body.
     operands: What the inputs of the body are given.
-    num_forward: How many of these inputs are the forward one's.
     kept: Which results of the forward one others read, too: they are the first
       results of the body; those of the backward one follow.
   """
@@ -58,7 +48,6 @@ class Joined:
   eqns: tuple[core.JaxprEqn, core.JaxprEqn]
   body: core.Jaxpr
   operands: Mapping[core.Var, Operand]
-  num_forward: int
   kept: tuple[int, ...]
 
   def apart(self, body: core.Jaxpr) -> tuple[core.JaxprEqn, core.JaxprEqn]:
@@ -69,49 +58,25 @@ class Joined:
     """
     first, second = _halves(body)
     forward, backward = self.eqns
-    kept = body.outvars[: len(self.kept)]
-    returned = [*body.outvars[len(self.kept) : -1]]
-    # Unchecked, a result may say less than what each device has of it.
-    whole = {*variables(kept)} if forward.params["check_vma"] else set()
-    made = {v for eqn in first for v in results(eqn)}
-    read = variables([a for e in second for a in e.invars] + returned)
-    crossing = [v for v in read if v in made and v not in whole]
-    given = body.invars[: self.num_forward]
-    forward = _shard_map(
-      forward,
-      body.replace(
+    number = len(self.kept)
+    specs = forward.params["out_specs"]
+    parts = [
+      Part(
+        like=forward,
         eqns=[internals.within_scopes(eqn, forward) for eqn in first],
-        invars=[*given],
-        outvars=[*kept, *crossing],
+        outvars=body.outvars[:number],
+        results=[(forward.outvars[k], specs[k]) for k in self.kept],
       ),
-      [self.operands[v] for v in given],
-      [forward.params["out_specs"][k] for k in self.kept]
-      + [internals.residual_spec(forward, v) for v in crossing],
-      [forward.outvars[k] for k in self.kept],
-    )
-    of_forward = {
-      v: Operand(atom=outer, spec=spec)
-      for v, outer, spec in zip(
-        (*kept, *crossing),
-        forward.outvars,
-        forward.params["out_specs"],
-        strict=True,
-      )
-      if isinstance(v, core.Var) and (v in whole or v in crossing)
-    }
-    operands = {**self.operands, **of_forward}
-    needed = [v for v in read if v in operands]
-    backward = _shard_map(
-      backward,
-      body.replace(
+      Part(
+        like=backward,
         eqns=[internals.within_scopes(eqn, backward) for eqn in second],
-        invars=needed,
-        outvars=returned,
+        outvars=body.outvars[number:-1],
+        results=[
+          *zip(backward.outvars, backward.params["out_specs"], strict=True)
+        ],
       ),
-      [operands[v] for v in needed],
-      backward.params["out_specs"],
-      backward.outvars,
-    )
+    ]
+    forward, backward = equations(body, self.operands, parts)
     return forward, backward
 
 
@@ -126,7 +91,7 @@ def find_joined(jaxpr: core.Jaxpr) -> Iterator[Joined]:
   values = Values(jaxpr)
   found = []
   for number, eqn in enumerate(jaxpr.eqns):
-    if not _may_be_joined(eqn):
+    if not is_understood(eqn):
       continue
     read: dict[int, int] = {}
     for var in results(eqn):
@@ -146,18 +111,10 @@ def find_joined(jaxpr: core.Jaxpr) -> Iterator[Joined]:
         yield joined
 
 
-def _may_be_joined(eqn: core.JaxprEqn) -> bool:
-  """Whether an equation is a `shard_map` that is understood."""
-  if eqn.primitive.name != "shard_map" or eqn.effects:
-    return False
-  specs = (*eqn.params["in_specs"], *eqn.params["out_specs"])
-  return not any(spec.unreduced or spec.reduced for spec in specs)
-
-
 def _fit(forward: core.JaxprEqn, backward: core.JaxprEqn) -> bool:
   """Whether the second may be joined to the first."""
   names = ("mesh", "newly_manual_axes", "check_vma")
-  return _may_be_joined(backward) and all(
+  return is_understood(backward) and all(
     forward.params[name] == backward.params[name] for name in names
   )
 
@@ -167,9 +124,9 @@ def _join(values: Values, number: int, partner: int) -> Joined | None:
   forward, backward = values.eqns[number], values.eqns[partner]
   inliner = Inliner(CUSTOM_DERIVATIVES)
   # What an operand of either is called in the body.
-  given = {o: core.Var(v.aval) for o, v in _given(forward)}
-  operands = [given[operand] for operand, _ in _given(forward)]
-  num_forward = len(given)
+  named = {o: core.Var(v.aval) for o, v in given(forward)}
+  operands = [named[operand] for operand, _ in given(forward)]
+  num_forward = len(named)
   # Scopes say what belongs to a backward pass.
   scopes = [internals.name_stack(eqn) for eqn in (forward, backward)]
   made = inliner.inline(forward.params["jaxpr"], operands, scopes[0])
@@ -180,15 +137,15 @@ def _join(values: Values, number: int, partner: int) -> Joined | None:
       linked[Operand(atom=outer, spec=spec)] = atom
   passed: list[Atom] = []
   links: set[core.Var] = set()
-  for operand, var in _given(backward):
-    atom = linked.get(operand, given.get(operand))
+  for operand, var in given(backward):
+    atom = linked.get(operand, named.get(operand))
     if isinstance(atom, core.Var) and atom.aval == var.aval:
       links.update(variables([operand.atom]))
       passed.append(atom)
     else:
-      given[operand] = core.Var(var.aval)
-      passed.append(given[operand])
-  new = [*given.values()][num_forward:]
+      named[operand] = core.Var(var.aval)
+      passed.append(named[operand])
+  new = [*named.values()][num_forward:]
   if not new:
     return None
   # It reads nothing that the forward pass makes: that is read directly.
@@ -211,20 +168,12 @@ def _join(values: Values, number: int, partner: int) -> Joined | None:
     eqns=(forward, backward),
     body=inliner.finish(
       forward.params["jaxpr"],
-      [*given.values()],
+      [*named.values()],
       [*(made[k] for k in kept), *returned, *barrier.outvars],
     ),
-    operands={var: operand for operand, var in given.items()},
-    num_forward=num_forward,
+    operands={var: operand for operand, var in named.items()},
     kept=kept,
   )
-
-
-def _given(eqn: core.JaxprEqn) -> Iterator[tuple[Operand, core.Var]]:
-  """Yields what a `shard_map` is given, and what its body calls that."""
-  specs, inner = eqn.params["in_specs"], eqn.params["jaxpr"].invars
-  for atom, spec, var in zip(eqn.invars, specs, inner, strict=True):
-    yield Operand(atom=atom, spec=spec), var
 
 
 def _halves(
@@ -238,49 +187,3 @@ def _halves(
     and _BOUNDARY in str(internals.name_stack(eqn))
   )
   return [*body.eqns[:at]], [*body.eqns[at + 1 :]]
-
-
-def _shard_map(
-  eqn: core.JaxprEqn,
-  body: core.Jaxpr,
-  operands: Sequence[Operand],
-  out_specs: Sequence[Any],
-  outvars: Sequence[core.Var],
-) -> core.JaxprEqn:
-  """Returns a `shard_map` with another body, as jax itself traces it.
-
-  Scalars have one dimension outside where they are spread: as in jax.
-
-  Args:
-    eqn: The one that it replaces.
-    body: Its new body.
-    operands: What it is given.
-    out_specs: How its results are spread.
-    outvars: Its first results; further ones get variables of their own.
-  """
-  run_body = core.jaxpr_as_fun(body)
-
-  def run(*arrays: Any) -> list[Any]:
-    shapes = [getattr(v.aval, "shape", ()) for v in body.invars]
-    found = run_body(*map(jax.numpy.reshape, arrays, shapes))
-    return [
-      x[None] if spec != PartitionSpec() and not x.shape else x
-      for x, spec in zip(found, out_specs, strict=True)
-    ]
-
-  mapped = jax.shard_map(
-    run,
-    mesh=eqn.params["mesh"],
-    in_specs=tuple(operand.spec for operand in operands),
-    out_specs=[*out_specs],
-    check_vma=eqn.params["check_vma"],
-    axis_names=eqn.params["newly_manual_axes"],
-  )
-  avals: list[Any] = [operand.atom.aval for operand in operands]
-  (traced,) = jax.make_jaxpr(mapped)(*map(internals.shape_of, avals)).eqns
-  more = [core.Var(v.aval) for v in traced.outvars[len(outvars) :]]
-  return eqn.replace(
-    params=traced.params,
-    invars=[operand.atom for operand in operands],
-    outvars=[*outvars, *more],
-  )

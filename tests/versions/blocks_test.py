@@ -20,9 +20,9 @@ from jaxmem.planning.request import Request
 from jaxmem.versions import blocks, pick, scan
 from jaxmem.versions.blocks.find import find_blocks
 from jaxmem.versions.blocks.fused import fused_seconds
-from jaxmem.versions.blocks.keep import choose_kept, is_heavy_eqn
+from jaxmem.versions.blocks.keep import choose_kept
 from jaxmem.versions.blocks.recipe import make_groups, make_recipe
-from jaxmem.versions.equation_cost import equation_seconds
+from jaxmem.versions.equation_cost import equation_seconds, is_heavy_eqn
 from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import num_bytes, operands
 from jaxmem.versions.version import stacking_less

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scan_cases
 from absl.testing import absltest, parameterized
 from jax import lax
 from jax.extend import core
@@ -14,6 +15,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmem
+from jaxmem.jaxpr import flatten
+from jaxmem.versions import blocks, scan
+from jaxmem.versions.mapped import in_pieces
 from jaxmem.versions.rules import may_run_again
 
 _NUM_DEVICES = 4
@@ -168,6 +172,72 @@ class RulesTest(parameterized.TestCase):
     self.assertFalse(
       may_run_again(inner.replace(primitive=core.Primitive("other")))
     )
+
+
+def count(jaxpr: core.Jaxpr, name: str) -> int:
+  """Returns how many equations of a primitive there are, bodies included."""
+  return sum(
+    (eqn.primitive.name == name)
+    + sum(count(body, name) for body in core.jaxprs_in_params(eqn.params))
+    for eqn in jaxpr.eqns
+  )
+
+
+class PiecesTest(parameterized.TestCase):
+  def step(self, layers: Any) -> tuple[core.Jaxpr, tuple[jax.Array, ...]]:
+    args = arguments(P("a"), _FEW_ROWS)
+    step = train_step(gathering, layers, "layer", P("a"))
+    return jax.make_jaxpr(step)(*args), args
+
+  def test_one_for_each_product_and_what_lies_between(self):
+    def body(x: jax.Array, w: jax.Array) -> jax.Array:
+      w = lax.all_gather(w, "a", tiled=True)  # 1
+      x = jnp.tanh(jnp.sin(x) @ w)  # 2: the sine, 3: the product
+      return jnp.cos(x) @ w  # 4: two functions, 5: the product
+
+    args = jnp.ones((32, 16)), jnp.ones((16, 16))
+    mapped = jax.shard_map(
+      body, mesh=mesh(), in_specs=(P("a"), P("a")), out_specs=P("a")
+    )
+    jaxpr = jax.make_jaxpr(mapped)(*args)
+    pieces = in_pieces(flatten(jaxpr))
+    self.assertLen(pieces.eqns, 5)
+    np.testing.assert_array_equal(
+      core.jaxpr_as_fun(pieces)(*args)[0], mapped(*args)
+    )
+
+  def test_loops_run_one_product_again(self):
+    jaxpr, args = self.step(in_a_loop)
+    droppable = scan.droppable_bytes(jaxpr)
+    made = scan.rewrite_step(jaxpr, droppable // 4, scan_cases.RATES)
+    self.assertGreaterEqual(made.saved_bytes, droppable // 4)
+    before, after = (
+      count(each, "dot_general") for each in (jaxpr, made.closed_jaxpr)
+    )
+    # A whole layer has three.
+    self.assertBetween(after - before, 0, 1)
+    for version in (jaxpr, made.closed_jaxpr):
+      np.testing.assert_array_equal(
+        jax.jit(core.jaxpr_as_fun(version))(*args)[0],
+        jax.jit(core.jaxpr_as_fun(jaxpr))(*args)[0],
+      )
+
+  def test_blocks_keep_some_products(self):
+    jaxpr, _ = self.step(one_by_one)
+    step = blocks.BlockStep(jaxpr, num_devices=_NUM_DEVICES)
+    number = step.blocks.number
+    again = [
+      step.recompute(
+        blocks.BlockChoice(num_groups=number, keep_bytes=keep_bytes),
+        scan_cases.RATES,
+      ).closed_jaxpr
+      for keep_bytes in (0, 16 * 4 * _FEW_ROWS * _WIDTH)
+    ]
+    written, nothing, some = (
+      count(each, "dot_general") for each in (jaxpr, *again)
+    )
+    self.assertLess(written, some)
+    self.assertLess(some, nothing)
 
 
 class LimitTest(parameterized.TestCase):

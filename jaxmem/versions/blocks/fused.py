@@ -10,8 +10,8 @@ from collections.abc import Collection
 from jax.extend import core
 
 from jaxmem.cost import Rates
-from jaxmem.versions.blocks.keep import is_heavy_eqn
 from jaxmem.versions.blocks.recipe import Recipe
+from jaxmem.versions.equation_cost import is_heavy_eqn
 from jaxmem.versions.values import Values, num_bytes, operands, results, walk
 
 # What products look through: other orders and types of the same elements.

@@ -13,24 +13,13 @@ from collections.abc import Iterable, Sequence
 from jax.extend import core
 
 from jaxmem.cost import Rates
-from jaxmem.jaxpr import CUSTOM_DERIVATIVES
 from jaxmem.versions.blocks.recipe import Group, Recipe
-from jaxmem.versions.equation_cost import (
-  COLLECTIVES,
-  equation_seconds,
-  product_flops,
-)
+from jaxmem.versions.equation_cost import equation_seconds, is_heavy_eqn
 from jaxmem.versions.knapsack import Chooser, Drop, DropProblem, Need, Work
 from jaxmem.versions.values import num_bytes, operands, walk
 
 # Blocks are alike, so that proofs that a choice is the best can take long.
 _MAX_DETERMINISTIC_TIME = 0.5
-_HEAVY = frozenset(
-  """
-  cholesky cond cumlogsumexp cummax cummin cumprod cumsum eigh fft lu qr
-  random_bits scan sort threefry2x32 top_k triangular_solve
-  """.split()
-)
 
 
 def choose_kept(
@@ -89,12 +78,3 @@ def _reached(group: Group, wanted: Iterable[core.Var]) -> list[core.Var]:
 
 def _is_heavy(group: Group, var: core.Var) -> bool:
   return is_heavy_eqn(group.values.eqns[group.needs[var]])
-
-
-def is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
-  """Whether an equation is a kernel of its own, whose results may be kept."""
-  name = eqn.primitive.name
-  if name in CUSTOM_DERIVATIVES or name == "shard_map":
-    bodies = core.jaxprs_in_params(eqn.params)
-    return any(is_heavy_eqn(inner) for body in bodies for inner in body.eqns)
-  return name in _HEAVY or name in COLLECTIVES or product_flops(eqn) > 0

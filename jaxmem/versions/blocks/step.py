@@ -21,6 +21,7 @@ from jaxmem.versions.blocks.rewrite import rewrite
 from jaxmem.versions.bodies import bodies, num_runs, num_shards, with_body
 from jaxmem.versions.joined import Joined, find_joined
 from jaxmem.versions.knapsack import Chooser
+from jaxmem.versions.mapped import in_pieces
 from jaxmem.versions.values import Values, num_bytes
 
 
@@ -117,6 +118,8 @@ class BlockStep:
     self._is_mapped = is_mapped
     self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
     self._blocks = find_blocks(self._values)
+    if self._blocks and not is_mapped:
+      self._cut_into_pieces()
     # Pairs of `shard_map`, each with what both run.
     self._joined: list[tuple[Joined, BlockStep]] = []
     # What loops, branches and calls run: by equation, and place in it.
@@ -124,6 +127,13 @@ class BlockStep:
     if not self._blocks:
       self._look_into_equations()
     self.blocks = self._describe()
+
+  def _cut_into_pieces(self) -> None:
+    """Lets blocks make parts of what a `shard_map` returns again."""
+    values = Values(in_pieces(self._values.jaxpr))
+    found = find_blocks(values)
+    if found:
+      self._values, self._blocks = values, found
 
   def _look_into_equations(self) -> None:
     """Makes steps of what equations run."""

@@ -60,7 +60,7 @@ def make_level(
   `where` is prefixed to all names; for the rest, see `Level`.
   """
   flat = flatten(jaxpr, keep=CUSTOM_DERIVATIVES)
-  pairs = find_pairs(flat, where)
+  pairs = find_pairs(flat, where, is_mapped=num_shards > 1)
   paired = {index for pair in pairs for index in (pair.forward, pair.backward)}
   joined = []
   # Within another `shard_map`, jax would have to trace them in its context.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Atom, flatten, internals, memory
+from jaxmem.versions.mapped import in_pieces
 from jaxmem.versions.rules import may_run_again
 from jaxmem.versions.scan.hoisted import Hoisted, find_hoisted
 from jaxmem.versions.values import Values, num_bytes, variables
@@ -121,19 +122,27 @@ class Pair:
     return self.forbidden.isdisjoint(eqns)
 
 
-def find_pairs(jaxpr: core.Jaxpr, where: str = "") -> tuple[Pair, ...]:
+def find_pairs(
+  jaxpr: core.Jaxpr, where: str = "", *, is_mapped: bool = False
+) -> tuple[Pair, ...]:
   """Finds the pairs of loops on one level of a flat jaxpr.
 
   A loop takes part in one pair at most: in the one with most to save. When
   that is rewritten, another look finds the next. Loops within loops are not
-  looked into. `where` is prefixed to all names.
+  looked into.
+
+  Args:
+    jaxpr: The jaxpr.
+    where: Is prefixed to all names.
+    is_mapped: Whether it is within a `shard_map`: if not, those in bodies of
+      loops are cut into pieces.
   """
   values = Values(jaxpr)
   found = [
     pair
     for index, eqn in enumerate(jaxpr.eqns)
     if eqn.primitive.name == "scan"
-    for pair in _pairs_of(values, index, where)
+    for pair in _pairs_of(values, index, where, is_mapped)
   ]
   taken: set[int] = set()
   chosen = []
@@ -144,7 +153,9 @@ def find_pairs(jaxpr: core.Jaxpr, where: str = "") -> tuple[Pair, ...]:
   return tuple(sorted(chosen, key=lambda pair: pair.forward))
 
 
-def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
+def _pairs_of(
+  values: Values, index: int, where: str, is_mapped: bool
+) -> Iterator[Pair]:
   """Pairs one forward loop with each loop that reads its stacks."""
   eqn = values.eqns[index]
   num_consts, num_carry = internals.scan_counts(eqn)
@@ -153,6 +164,8 @@ def _pairs_of(values: Values, index: int, where: str) -> Iterator[Pair]:
   is_mutable = any("Ref" in type(v.aval).__name__ for v in body.invars)
   if is_mutable or eqn.params["length"] <= 1:
     return
+  if not is_mapped:
+    body = in_pieces(body)
   name = f"{where}scan.{index}"
   # The residuals that each backward loop reads; under None, all other stacks.
   groups: dict[int | None, list[Residual]] = {None: []}
