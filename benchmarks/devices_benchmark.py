@@ -174,7 +174,10 @@ def measure(
     limit = fixed + int(percent / 100 * plan.baseline_temp_bytes)
     way = {"way": f"jaxmem, {percent:g} %", "limit_bytes": limit - fixed}
     try:
-      rows.append({**way, **_planned(_plan(step, memory_limit=limit))})
+      start = time.perf_counter()
+      limited = _plan(step, memory_limit=limit)
+      whole_s = time.perf_counter() - start
+      rows.append({**way, **_planned(limited), "whole_s": whole_s})
     except jaxmem.InfeasibleError as error:
       row = {**way, "error": "no plan"}
       row["smallest_bytes"] = error.smallest_bytes - fixed
