@@ -15,10 +15,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxmem
-from jaxmem.jaxpr import flatten
+from jaxmem.jaxpr import flatten, internals
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.mapped import in_pieces
 from jaxmem.versions.rules import may_run_again
+from jaxmem.versions.values import variables
 
 _NUM_DEVICES = 4
 _NUM_LAYERS = 6
@@ -238,6 +239,23 @@ class PiecesTest(parameterized.TestCase):
     )
     self.assertLess(written, some)
     self.assertLess(some, nothing)
+
+  def test_gradients_pass_a_barrier_between_layers(self):
+    jaxpr, _ = self.step(one_by_one)
+    step = blocks.BlockStep(jaxpr, num_devices=_NUM_DEVICES)
+    choice = blocks.BlockChoice(num_groups=step.blocks.number)
+    made = step.recompute(choice, scan_cases.RATES).closed_jaxpr
+
+    def handed_on(jaxpr: core.Jaxpr) -> int:
+      """Counts what one backward `shard_map` has from another."""
+      mapped = [e for e in jaxpr.eqns if e.primitive.name == "shard_map"]
+      backward = [e for e in mapped if internals.is_transposed(e)]
+      returned = {v for e in backward for v in e.outvars}
+      return sum(v in returned for e in backward for v in variables(e.invars))
+
+    # Otherwise XLA fuses their sums, over all layers.
+    self.assertEqual(handed_on(flatten(jaxpr)), _NUM_LAYERS - 1)
+    self.assertEqual(handed_on(made), 0)
 
 
 class LimitTest(parameterized.TestCase):

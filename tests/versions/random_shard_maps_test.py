@@ -240,10 +240,7 @@ class RandomStepsTest(parameterized.TestCase):
   def test_two(self, seed: int):
     self.check(seed)
 
-  @parameterized.parameters(
-    *(3, 4, 5, 6, 11, 12, 14, 16, 18, 19, 21),
-    *(23, 25, 26, 29, 32, 33, 35, 37, 38, 39),
-  )
+  @parameterized.parameters(3, 5, 6, 12, 14, 16, 18, 37)
   @pytest.mark.slow
   def test_more(self, seed: int):
     self.check(seed)

@@ -94,19 +94,26 @@ def _waiting_sums(values: Values, before: int) -> list[core.Var]:
 
   Such is the gradient of what blocks add to. Where it passes no barrier XLA may
   fuse it into each of the sums that follow, which then all read what the first
-  one did: so much memory stays live for long, and is read over and over.
+  one did: so much memory stays live for long, and is read over and over. What a
+  `shard_map` of the backward pass returns may be such a sum.
   """
   return [
     var
     for var, definer in values.definers.items()
     if definer < before
-    and values.eqns[definer].primitive.name == "add_any"
+    and _may_be_sum(values, definer)
     and num_bytes(var)
     and any(
       before <= reader < len(values.eqns) and values.is_backward[reader]
       for reader in values.readers.get(var, ())
     )
   ]
+
+
+def _may_be_sum(values: Values, index: int) -> bool:
+  name = values.eqns[index].primitive.name
+  is_mapped = name == "shard_map" and values.is_backward[index]
+  return name == "add_any" or is_mapped
 
 
 def _trigger(values: Values, before: int) -> list[core.Var]:
