@@ -81,58 +81,50 @@ def equations(
     parts: In the order in which they run.
   """
   known = dict(operands)
+  last = {v: n for n, part in enumerate(parts) for v in _read(part)}
   made: list[core.JaxprEqn] = []
   for number, part in enumerate(parts):
-    later = _read(parts[number + 1 :])
     # Unchecked, a result may say less than what each device has of it.
     is_checked = part.like.params["check_vma"]
     whole = {*variables(part.outvars)} if is_checked else set()
     own = [v for eqn in part.eqns for v in results(eqn)]
-    crossing = [v for v in own if v in later and v not in whole]
-    needed = [v for v in _read([part]) if v in known]
+    crossing = [v for v in own if last.get(v, -1) > number and v not in whole]
+    handed_on = whole.union(crossing)
+    outvars = [*part.outvars, *crossing]
+    needed = [v for v in _read(part) if v in known]
     specs = [spec for _, spec in part.results]
     eqn = _shard_map(
       part.like,
-      body.replace(
-        eqns=[*part.eqns],
-        invars=needed,
-        outvars=[*part.outvars, *crossing],
-      ),
+      body.replace(eqns=[*part.eqns], invars=needed, outvars=outvars),
       [known[v] for v in needed],
       [*specs, *(internals.residual_spec(part.like, v) for v in crossing)],
       [var for var, _ in part.results],
     )
     made.append(eqn)
-    returned = zip(
-      (*part.outvars, *crossing),
-      eqn.outvars,
-      eqn.params["out_specs"],
-      strict=True,
-    )
-    for var, outer, spec in returned:
-      if isinstance(var, core.Var) and (var in whole or var in crossing):
+    out_specs = eqn.params["out_specs"]
+    for var, outer, spec in zip(outvars, eqn.outvars, out_specs, strict=True):
+      if isinstance(var, core.Var) and var in handed_on:
         known[var] = Operand(atom=outer, spec=spec)
   return made
 
 
-def _read(parts: Sequence[Part]) -> dict[core.Var, None]:
-  """Returns what parts read or return, each once."""
-  read = [a for p in parts for e in p.eqns for a in e.invars]
-  read += [a for p in parts for a in p.outvars]
-  return dict.fromkeys(variables(read))
+def _read(part: Part) -> list[core.Var]:
+  """Returns what a part reads or returns, each once."""
+  return variables([*(a for e in part.eqns for a in e.invars), *part.outvars])
 
 
 def in_pieces(jaxpr: core.Jaxpr) -> core.Jaxpr:
   """Returns an equal jaxpr whose forward `shard_map`s are cut into pieces.
 
   Args:
-    jaxpr: A flat jaxpr, not within a `shard_map` itself.
+    jaxpr: A flat jaxpr, not within a `shard_map` itself; it is returned where
+      there is nothing to cut.
   """
   eqns: list[core.JaxprEqn] = []
   for eqn in jaxpr.eqns:
     is_forward = is_understood(eqn) and not internals.is_transposed(eqn)
     eqns += _pieces(eqn) if is_forward else [eqn]
-  return jaxpr.replace(eqns=eqns)
+  return jaxpr.replace(eqns=eqns) if len(eqns) > len(jaxpr.eqns) else jaxpr
 
 
 def _pieces(eqn: core.JaxprEqn) -> list[core.JaxprEqn]:

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmem
 from benchmarks import sharded
+from benchmarks.compiled_programs import total_bytes
 from jaxmem.versions import scan
 from jaxmem.versions.scan.levels import make_level
 
@@ -283,24 +284,15 @@ class JoinedTest(parameterized.TestCase):
   def test_as_small_as_a_checkpoint_by_hand(self):
     weights, x = arguments(1024)
 
-    def total(compiled: jax.stages.Compiled) -> int:
-      memory: Any = compiled.memory_analysis()
-      return (
-        memory.argument_size_in_bytes
-        + memory.output_size_in_bytes
-        - memory.alias_size_in_bytes
-        + memory.temp_size_in_bytes
-      )
-
     remade = jax.jit(functools.partial(train_step, is_remade=True))
-    by_hand = total(remade.lower(weights, x).compile())
+    by_hand = total_bytes(remade.lower(weights, x).compile().memory_analysis())
     plain = jax.jit(train_step).lower(weights, x).compile()
-    self.assertLess(by_hand, 0.7 * total(plain))
+    self.assertLess(by_hand, 0.7 * total_bytes(plain.memory_analysis()))
     limit = int(1.05 * by_hand)
     planned = (
       jaxmem.jit(train_step, memory_limit=limit).lower(weights, x).compile()
     )
-    self.assertLessEqual(total(planned), limit)
+    self.assertLessEqual(total_bytes(planned.memory_analysis()), limit)
     for a, b in zip(
       jax.tree.leaves(plain(weights, x)),
       jax.tree.leaves(planned(weights, x)),

@@ -130,7 +130,10 @@ class BlockStep:
 
   def _cut_into_pieces(self) -> None:
     """Lets blocks make parts of what a `shard_map` returns again."""
-    values = Values(in_pieces(self._values.jaxpr))
+    pieces = in_pieces(self._values.jaxpr)
+    if pieces is self._values.jaxpr:
+      return
+    values = Values(pieces)
     found = find_blocks(values)
     if found:
       self._values, self._blocks = values, found

@@ -164,8 +164,6 @@ def _pairs_of(
   is_mutable = any("Ref" in type(v.aval).__name__ for v in body.invars)
   if is_mutable or eqn.params["length"] <= 1:
     return
-  if not is_mapped:
-    body = in_pieces(body)
   name = f"{where}scan.{index}"
   # The residuals that each backward loop reads; under None, all other stacks.
   groups: dict[int | None, list[Residual]] = {None: []}
@@ -180,6 +178,8 @@ def _pairs_of(
       size_bytes=memory.size_bytes(stack.aval),
     )
     groups.setdefault(backward, []).append(residual)
+  if len(groups) > 1 and not is_mapped:
+    body = in_pieces(body)  # With the same inputs and results.
   carries = body.invars[num_consts:][:num_carry]
   for backward, residuals in groups.items():
     if backward is None:
