@@ -154,6 +154,8 @@ class VersionTuning:
     stacked_shares: Shares of what loops stack that are tried whatever the limit
       is: to stack less can save time, and what a limit allows, a larger one
       must find, too.
+    spare_share: Where what is dropped leaves more than this share of what that
+      saves to spare, less is tried.
   """
 
   fused_weight: float = 0.75
@@ -162,6 +164,7 @@ class VersionTuning:
   least_joined_share: float = 0.02
   max_divisions: int = 3
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
+  spare_share: float = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from jaxmem.planning import (
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.block_versions import BlockVersion, keeping
 from jaxmem.versions.compared import ComparedVersion
-from jaxmem.versions.scan import SaveBytes
+from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
 from jaxmem.versions.version import (
   Version,
   recomputing_blocks,
@@ -233,16 +233,15 @@ class _VersionSearch:
     Args:
       stacked_bytes: What could be dropped.
     """
-    excess = self.excess_bytes
-    shares = [int(share * stacked_bytes) for share in _TUNING.stacked_shares]
-    amounts: list[SaveBytes] = [excess, *(a for a in shares if a > excess)]
     least_bytes = self._tried[0].planner.least_bytes
-    if least_bytes - excess // 2 <= self._limit_bytes:
-      # Edits may find the other half elsewhere.
-      amounts.insert(0, excess // 2)
+    excess_bytes = self.excess_bytes
+    # Edits may find the other half elsewhere.
+    may_halve = least_bytes - excess_bytes // 2 <= self._limit_bytes
+    amounts = amounts_to_drop(excess_bytes, stacked_bytes, may_halve)
     seen = set()
     fitting_s = math.inf
-    for amount in (*amounts, "all"):
+    while amounts:
+      amount = amounts.pop(0)
       version = stacking_less(self._written, amount, self._device)
       if version.dropped in seen:
         continue
@@ -251,6 +250,9 @@ class _VersionSearch:
       if tried.fits:
         if tried.planner.step_s >= fitting_s:
           return
+        if math.isinf(fitting_s):
+          spare_bytes = self._limit_bytes - tried.planner.total_bytes
+          amounts[:0] = less_to_drop(amount, excess_bytes, spare_bytes)
         fitting_s = tried.planner.step_s
 
   def recompute_blocks(

@@ -1,0 +1,46 @@
+"""How much loops are asked not to stack, to meet a byte limit."""
+
+from __future__ import annotations
+
+from jaxmem.planning import TUNING
+from jaxmem.versions.scan import SaveBytes
+
+_TUNING = TUNING.versions
+
+
+def amounts_to_drop(
+  excess_bytes: int, stacked_bytes: int, may_halve: bool
+) -> list[SaveBytes]:
+  """Returns the amounts to try, in ascending order.
+
+  Args:
+    excess_bytes: What the program takes above the limit.
+    stacked_bytes: What could be dropped.
+    may_halve: Whether half of it may be enough.
+  """
+  shares = [int(share * stacked_bytes) for share in _TUNING.stacked_shares]
+  amounts: list[SaveBytes] = [excess_bytes]
+  amounts += [amount for amount in shares if amount > excess_bytes]
+  if may_halve:
+    amounts.insert(0, excess_bytes // 2)
+  return [*amounts, "all"]
+
+
+def less_to_drop(
+  amount: SaveBytes, excess_bytes: int, spare_bytes: int
+) -> list[SaveBytes]:
+  """Returns less to try where XLA saved more than the jaxpr says.
+
+  Args:
+    amount: What was dropped, by the jaxpr.
+    excess_bytes: What the program took above the limit before.
+    spare_bytes: What it takes below the limit now.
+
+  Returns:
+    One amount at most: in proportion to what was saved, if that leaves more to
+    spare than is worth another compile.
+  """
+  saved_bytes = excess_bytes + spare_bytes
+  if amount == "all" or spare_bytes <= _TUNING.spare_share * saved_bytes:
+    return []
+  return [amount * excess_bytes // saved_bytes]
