@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import functools
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -135,7 +134,6 @@ class _Case:
     # CPU seconds of each compile up to the schedule.
     self._compiles_s: list[float] = []
     # Of these, the seconds of the thread that plans.
-    self._waiting_s = 0.0
     module = self._module(self._trace(self._step))
     self._assignment = AssignmentModel(module, self._platform).assign()
     self._step_s = self._seconds(module, self._assignment.temp_bytes)
@@ -225,15 +223,14 @@ class _Case:
       room: Bytes of the temporaries.
     """
     start_s = time.thread_time()
-    self._compiles_s, self._waiting_s = [], 0.0
+    self._compiles_s = []
     fixed_bytes = self._assignment.program_bytes - self._assignment.temp_bytes
     request = dataclasses.replace(self._request, limit_bytes=fixed_bytes + room)
-    with self._counting_compiles():
-      version, module = pick(
-        self._trace(self._step), ScheduleCapture(request), request
-      )
+    with self._counting_compiles(), ScheduleCapture(request) as schedules:
+      traced = self._trace(self._step)
+      version, module = pick(traced, schedules, request)
     compile_s = sum(self._compiles_s)
-    picking_s = time.thread_time() - start_s - self._waiting_s
+    picking_s = time.thread_time() - start_s
     decided = DecidedModules()
     if module is not None:
       decided.add(module)
@@ -291,18 +288,15 @@ class _Case:
   def _counting_compiles(self) -> Iterator[None]:
     """Counts compiles up to the schedule, and how long XLA takes for them."""
     compile_lowered = jax.stages.Lowered.compile
-    planning = threading.get_ident()
 
     def timed(*args: Any, **kwargs: Any) -> jax.stages.Compiled:
-      # Several may go on at a time, in threads of their own, and XLA has some
-      # besides: the thread that plans has none of that.
+      # Each is in a thread of its own, which waits, and XLA has some besides:
+      # the thread that plans has none of that.
       start_s = time.thread_time()
       try:
         return compile_lowered(*args, **kwargs)
       finally:
         self._compiles_s.append(time.thread_time() - start_s)
-        if threading.get_ident() == planning:
-          self._waiting_s += self._compiles_s[-1]
 
     with mock.patch.object(jax.stages.Lowered, "compile", timed):
       yield

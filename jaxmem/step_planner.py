@@ -115,13 +115,12 @@ class StepPlanner:
     try:
       progress.show("compiling XLA's own plan")
       step = self._trace(args, kwargs)
-      schedules = ScheduleCapture(self._request)
-      baseline = self._compile_baseline(step, schedules)
-      progress.show("planning and compiling the plan")
-      version, decided = pick(step, schedules, self._request)
-      answers = _Answers(self._request, decided)
-      with handling(answers) as options:
-        compiled = version.step.compile(options)
+      with ScheduleCapture(self._request) as schedules:
+        baseline = self._compile_baseline(step, schedules)
+        progress.show("planning and compiling the plan")
+        version, decided = pick(step, schedules, self._request)
+        answers = _Answers(self._request, decided)
+        compiled = schedules.finish(version.step, answers)
     finally:
       progress.close()
     seconds = time.perf_counter() - start

@@ -21,13 +21,13 @@ import contextvars
 import dataclasses
 import functools
 import inspect
-import io
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
+from jax._src import compilation_cache as _compilation_cache
 from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import core as _core
@@ -38,6 +38,8 @@ from jax.extend import core
 from jaxlib.mlir import ir as _ir
 from jaxmem_hlo import compiler_hook
 
+from jaxmem.compiler.compiling import Compiling, tagged
+
 OPTION = "jaxmem"
 # Values of the option that begin so belong to `handling`: the hook shows these
 # modules to somebody, and no cache knows them.
@@ -46,7 +48,6 @@ TOO_LARGE = (
   "XLA shows no program of 2 GiB or more, and arrays that a function captures"
   " are part of it; pass large ones as arguments"
 )
-_FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 
 _LOWER_PARAMETERS = (
   *("closed_jaxpr", "api_name", "fun_name", "in_shardings", "out_shardings"),
@@ -63,6 +64,10 @@ _STAGE_PARAMETERS = ("trace", "source_info", "args", "params")
 # What programs are shown to in this thread; the caches tell the numbers apart.
 _watch: contextvars.ContextVar[Callable[[Lowering], None] | None] = (
   contextvars.ContextVar("watch", default=None)
+)
+# What compiles of this thread with the option are shown to.
+_compile_watch: contextvars.ContextVar[Callable[[Compiling], None] | None] = (
+  contextvars.ContextVar("compile_watch", default=None)
 )
 _watch_number = jax.make_user_context()
 _UNPLANNED = 0
@@ -156,46 +161,6 @@ class Lowering:
     return self._lower(self.jaxpr if jaxpr is None else jaxpr, option)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Compiling:
-  """A program that XLA is about to compile, with the option `jaxmem`.
-
-  Attributes:
-    name: Of the module: "jit_train_step".
-    option: The option's value.
-    module: The program, as it was lowered.
-    devices: That it is to run on.
-  """
-
-  name: str
-  option: str
-  module: Any
-  devices: tuple[Any, ...]
-  _run: Callable[[str | None, bool], Any]
-  _cache_key: Callable[[str | None], tuple[Any, str | None]]
-
-  def run(self, tag: str | None, *, use_cache: bool = True) -> Any:
-    """Compiles the program.
-
-    Args:
-      tag: What the hook knows the module by; None for XLA's own plan. It is
-        part of the key in jax's persistent cache.
-      use_cache: Whether the persistent cache may serve it, and take it.
-
-    Returns:
-      XLA's executable, loaded.
-    """
-    return self._run(tag, use_cache)
-
-  def cache_key(self, tag: str | None) -> tuple[Any, str | None]:
-    """Returns backend and key of what `run` compiles, in the persistent cache.
-
-    Args:
-      tag: As of `run`.
-    """
-    return self._cache_key(tag)
-
-
 def set_policy(policy: Policy) -> None:
   """Says what is done at the doors; until then programs pass as they are."""
   global _policy
@@ -275,6 +240,19 @@ def _watched(watch: Callable[[Lowering], None], number: int) -> Iterator[None]:
     _watch.reset(before)
 
 
+@contextlib.contextmanager
+def compiles_seen(watch: Callable[[Compiling], None]) -> Iterator[None]:
+  """Shows each program of this thread to a function before XLA compiles it.
+
+  Those with the option `jaxmem`.
+  """
+  before = _compile_watch.set(watch)
+  try:
+    yield
+  finally:
+    _compile_watch.reset(before)
+
+
 def _most_devices(shardings: Sequence[Any]) -> int:
   """Returns the most devices that one of some shardings has, at least 1."""
   return max([1, *(getattr(each, "num_devices", 1) for each in shardings)])
@@ -332,7 +310,7 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @compiler_hook.interruptible
     def run(tag: str | None, use_cache: bool) -> Any:
-      program = computation if tag is None else _tagged(computation, tag)
+      program = computation if tag is None else tagged(computation, tag)
       if not use_cache:
         return _compiler.backend_compile_and_load(
           backend, program, executable_devices, compile_options, host_callbacks
@@ -345,30 +323,40 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
       )
 
     def cache_key(tag: str | None) -> tuple[Any, str | None]:
-      shown = computation if tag is None else _tagged(computation, tag)
+      shown = computation if tag is None else tagged(computation, tag)
       key = _compiler._get_cache_key(compile_options, backend, shown, devices)
       return backend, key
 
     if option is None:
       return _unplanned(lambda: run(None, True))
     name = _ir.StringAttr(computation.operation.attributes["sym_name"]).value
+    compiling = Compiling(
+      name=name,
+      option=option,
+      module=computation,
+      devices=tuple(devices.flat),
+      settings=compile_options.SerializeAsString(),
+      is_for_xla=_is_for_xla(backend),
+      _run=run,
+      _cache_key=cache_key,
+    )
+    watch = _compile_watch.get()
+    if watch is not None:
+      watch(compiling)
     if option.startswith(SHOWN):
       with compiler_hook.installed():
-        return run(option, False)
+        return compiling.run(option, use_cache=False)
     if _policy is None:
-      return run(None, True)
-    return _policy.compile(
-      Compiling(
-        name=name,
-        option=option,
-        module=computation,
-        devices=tuple(devices.flat),
-        _run=run,
-        _cache_key=cache_key,
-      )
-    )
+      return compiling.run(None)
+    return _policy.compile(compiling)
 
   return compile_or_get_cached
+
+
+def _is_for_xla(backend: Any) -> bool:
+  """Whether jax gives programs to XLA as they are, without cache or profile."""
+  cache = _compilation_cache._get_cache(backend)
+  return cache is None and not _config.enable_pgle.value
 
 
 def _staging_door(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -404,26 +392,6 @@ def is_too_large(error: Exception) -> bool:
   return "serialize" in str(error)
 
 
-def _tagged(computation: Any, tag: str) -> Any:
-  """Returns a copy of a module with the attribute that the hook looks for.
-
-  The module itself may be compiled by another thread with another tag.
-  """
-  with computation.context, _ir.Location.unknown(computation.context):
-    written = io.BytesIO()
-    computation.operation.write_bytecode(written)
-    copy = _ir.Module.parse(written.getvalue())
-    attributes = copy.operation.attributes
-    ours: dict[str, _ir.Attribute] = {
-      compiler_hook.ATTRIBUTE: _ir.StringAttr.get(tag)
-    }
-    if _FRONTEND_ATTRIBUTES in attributes:
-      given = _ir.DictAttr(attributes[_FRONTEND_ATTRIBUTES])
-      ours |= {named.name: named.attr for named in given}
-    attributes[_FRONTEND_ATTRIBUTES] = _ir.DictAttr.get(ours)
-    return copy
-
-
 def devices(lowered: Any) -> list[Any]:
   """Returns the devices that `Lowering.lower`'s result is to run on."""
   return list(lowered._device_list)
@@ -432,6 +400,11 @@ def devices(lowered: Any) -> list[Any]:
 def program(lowered: Any) -> Any:
   """Returns the module of what was lowered; jax keeps one for what is alike."""
   return lowered._hlo
+
+
+def executable(compiled: Any) -> Any:
+  """Returns XLA's executable of what `Lowering.lower`'s result compiles to."""
+  return compiled.xla_executable
 
 
 def is_jitted(fun: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,10 +24,13 @@ class LoweredStep:
   Attributes:
     lowering: What jax is about to lower.
     jaxpr: The program itself, or a version of it.
+    option: The value of the option `jaxmem` that it is lowered with; None for
+      none.
   """
 
   lowering: jax_doors.Lowering
   jaxpr: core.Jaxpr
+  option: str | None = None
 
   @property
   def argument_bytes(self) -> int:
@@ -37,9 +41,10 @@ class LoweredStep:
     """Returns another version."""
     return dataclasses.replace(self, jaxpr=jaxpr)
 
-  def lower(self) -> Any:
-    """Lowers this version, as jax would with the same shardings and mesh."""
-    return self.lowering.lower(self.jaxpr)
+  @functools.cached_property
+  def lowered(self) -> Any:
+    """The version as jax lowers it, with the same shardings and mesh."""
+    return self.lowering.lower(self.jaxpr, self.option)
 
   def compile(self, options: Mapping[str, Any]) -> Any:
     """Compiles this version; see `compiler.Step`."""
@@ -47,7 +52,7 @@ class LoweredStep:
 
   def prepare(self) -> Callable[[Mapping[str, Any]], Any]:
     """Lowers this version; see `compiler.Step`."""
-    lowered = self.lower()
+    lowered = self.lowered
     return lambda options: lowered.compile(dict(options))
 
   def for_target(self, target: targets.Target) -> TracedStep:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextvars
-import dataclasses
-from collections.abc import Callable, Mapping
-from concurrent import futures
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 from jaxmem_hlo import compiler_hook
 
 from jaxmem.compiler.handling import handling
+from jaxmem.compiler.held_compile import HeldCompile, Shown
 from jaxmem.compiler.steps import Step
 
 if TYPE_CHECKING:
@@ -21,21 +18,17 @@ if TYPE_CHECKING:
   from jaxmem.planning import Request
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-  """What XLA showed of a program.
-
-  Attributes:
-    data: The scheduled module, serialized.
-    platform: "cpu" or "cuda".
-  """
-
-  data: bytes
-  platform: str
-
-
 class ScheduleCapture:
   """Compiles versions of a step up to their schedule.
+
+      with ScheduleCapture(request) as schedules:
+        module = schedules.module(step)
+        executable = schedules.finish(step, handler)
+
+  Inside of the context compiles wait at their schedules, each in a thread of
+  its own, so that the one that is wanted goes on from there; the others are
+  given up at its end. Programs of several processes do not wait, as these have
+  to compile in one order.
 
   Args:
     request: Says which device is compiled for.
@@ -48,47 +41,83 @@ class ScheduleCapture:
     self._request = request
     self._compiled: Step | None = None
     self._shown: Module | None = None
-    self._threads: futures.ThreadPoolExecutor | None = None
-    self._begun: dict[Step, futures.Future[_Shown]] = {}
+    self._is_open = False
+    self._held: dict[Step, HeldCompile] = {}
     self.platform = ""
 
-  def begin(self, step: Step) -> None:
-    """Begins to compile a version in a thread of its own, where that helps.
+  def __enter__(self) -> Self:
+    self._is_open = True
+    return self
 
-    On GPUs most of a compile comes before the schedule is there, on one core.
-    Processes that compile one program together have to do so in one order.
-    """
-    is_known = step is self._compiled or step in self._begun
+  def __exit__(self, *unused: object) -> None:
+    self._is_open = False
+    try:
+      self._end()
+    except BaseException:  # Such as Ctrl-C: nothing must stay behind.
+      self._end()
+      raise
+
+  def begin(self, step: Step) -> None:
+    """Begins to compile a version where that helps; see `begins_early`."""
+    is_known = step is self._compiled or step in self._held
     if self.begins_early and not is_known:
-      if self._threads is None:
-        self._threads = futures.ThreadPoolExecutor()
-      self._begun[step] = self._threads.submit(
-        contextvars.copy_context().run, _schedule, step.prepare()
-      )
+      self._start(step)
 
   @property
   def begins_early(self) -> bool:
-    """Whether `begin` does anything."""
-    return self._request.platform == "cuda" and jax.process_count() == 1
+    """Whether `begin` does anything.
 
-  def end(self) -> None:
-    """Waits for what was begun; nothing compiles any more after that."""
-    if self._threads is not None:
-      self._threads.shutdown(cancel_futures=True)
-    self._threads, self._begun = None, {}
+    On GPUs most of a compile comes before the schedule is there, on one core.
+    """
+    return self._request.platform == "cuda" and self._is_holding
+
+  @property
+  def _is_holding(self) -> bool:
+    return self._is_open and jax.process_count() == 1
 
   def module(self, step: Step) -> Module:
     """Returns the scheduled module of a version, as on the target."""
     if self._compiled is step and self._shown is not None:
       return self._shown
-    begun = self._begun.pop(step, None)
-    if begun is None or begun.exception() is not None:
-      # What is wrong shows here, under all of jax's settings of this thread.
-      shown = _schedule(step.prepare())
-    else:
-      shown = begun.result()
+    shown = self._schedule(step)
     self.platform = shown.platform
     return self._request.read(shown.data, shown.platform)[0]
+
+  def _schedule(self, step: Step) -> Shown:
+    held = self._held.get(step) or self._start(step)
+    if self._is_holding:
+      return held.shown()
+    try:
+      return held.shown()
+    finally:
+      self._end()
+
+  def _start(self, step: Step) -> HeldCompile:
+    # It is known before it starts: else an interrupt could leave it waiting.
+    held = self._held[step] = HeldCompile(step.prepare())
+    held.start()
+    return held
+
+  def held(self, step: Step) -> HeldCompile | None:
+    """Returns a version's compile that may be finished, if there is one."""
+    held = self._held.get(step)
+    return held if held is not None and held.is_open else None
+
+  def finish(self, step: Step, handler: compiler_hook.Handler) -> Any:
+    """Compiles a version to the end, from its schedule if it waits there.
+
+    Args:
+      step: The version.
+      handler: Answers XLA.
+
+    Returns:
+      What `step.compile` returns.
+    """
+    held = self.held(step)
+    if held is not None:
+      return held.finish(handler)
+    with handling(handler) as options:
+      return step.compile(options)
 
   def compiled(self, step: Step) -> Any:
     """Compiles a version to the end, as `jax.jit` does on the target.
@@ -106,26 +135,10 @@ class ScheduleCapture:
     self._shown, is_changed = self._request.read(data, platform)
     return self._shown.to_bytes() if is_changed else None
 
-
-def _schedule(compile_: Callable[[Mapping[str, Any]], Any]) -> _Shown:
-  """Compiles a program up to its schedule.
-
-  Args:
-    compile_: Compiles it with compiler options.
-
-  Raises:
-    JaxRuntimeError: If XLA does not get so far.
-  """
-  shown: list[_Shown] = []
-
-  def refuse(data: bytes, platform: str) -> bytes | None:
-    shown.append(_Shown(data=data, platform=platform))
-    raise compiler_hook.CompileRefusedError("Only the schedule was wanted.")
-
-  try:
-    with handling(refuse) as options:
-      compile_(options)
-  except jax.errors.JaxRuntimeError:
-    if not shown:
-      raise
-  return shown[-1]
+  def _end(self) -> None:
+    """Gives up what waits; nothing compiles any more after that."""
+    for held in self._held.values():
+      held.give_up()
+    for held in self._held.values():
+      held.join()
+    self._held = {}

@@ -29,6 +29,7 @@ from jaxmem.compiler import (
   programs,
 )
 from jaxmem.entry.agreement import Agreement
+from jaxmem.entry.finished_compile import FinishedCompile
 from jaxmem.entry.one_compile import Asked, Compile, program_bytes
 from jaxmem.entry.policies import PLANNED, Policies
 from jaxmem.entry.policy import Policy
@@ -54,6 +55,8 @@ class PlannedCompiles:
     self._picked: dict[tuple[int, str, int], tuple[core.Jaxpr, str, Asked]] = {}
     # By option, once for each program that was lowered with it.
     self._asked: dict[str, list[Asked]] = {}
+    # By option: what was compiled when its program was lowered.
+    self._finished: dict[str, FinishedCompile] = {}
     self._numbers = itertools.count()
     self._compiles: list[Compile] = []
     # How many programs of a name were compiled for several processes.
@@ -76,14 +79,18 @@ class PlannedCompiles:
       )
       plans = ProgramPlans(request)
       asked = Asked(policy=policy, request=request, plans=plans)
-    return self._compile(compiling, asked)
+    finished = self._finished.pop(compiling.option, None)
+    if finished is not None and not finished.compiling.is_as(compiling):
+      finished = None
+    return self._compile(compiling, asked, finished)
 
   def lower(self, lowering: jax_doors.Lowering, policy: Policy) -> Any:
     """Lowers the version of a program that fits its policy's limit."""
     start = time.perf_counter()
     assert policy.limit is not None
-    step = LoweredStep(lowering, lowering.jaxpr)
-    as_written = step.lower()
+    option = f"{policy.tag}n{next(self._numbers)}"
+    step = LoweredStep(lowering, lowering.jaxpr, option)
+    as_written = step.lowered
     devices = jax_doors.devices(as_written)
     if any(d.platform not in ("cpu", "gpu", "cuda") for d in devices):
       raise PlanningError(
@@ -98,13 +105,15 @@ class PlannedCompiles:
     )
     program = jax_doors.program(as_written)
     key = id(program), policy.tag, limit_bytes
-    if key not in self._picked:
+    if key in self._picked:
+      jaxpr, option, asked = self._picked[key]
+      lowered = lowering.lower(jaxpr, option)
+    else:
       plans = ProgramPlans.of(as_written, lowering, request)
-      jaxpr, asked = self._pick(step, policy, request, plans, start)
-      self._picked[key] = jaxpr, f"{asked.tag}n{next(self._numbers)}", asked
+      step, asked = self._pick(step, policy, request, plans, start)
+      self._picked[key] = step.jaxpr, option, asked
       weakref.finalize(program, self._picked.pop, key, None)
-    jaxpr, option, asked = self._picked[key]
-    lowered = lowering.lower(jaxpr, option)
+      lowered = step.lowered
     self._asked.setdefault(option, []).append(asked)
     weakref.finalize(lowered, self._forget, option)
     return lowered
@@ -112,6 +121,7 @@ class PlannedCompiles:
   def _forget(self, option: str) -> None:
     """Drops what one of the programs lowered with an option was asked."""
     self._asked[option].pop()
+    self._finished.pop(option, None)
     if not self._asked[option]:
       del self._asked[option]
 
@@ -122,45 +132,66 @@ class PlannedCompiles:
     request: Request,
     plans: ProgramPlans,
     start: float,
-  ) -> tuple[core.Jaxpr, Asked]:
-    """Finds the version that fits, and what its compile is asked."""
+  ) -> tuple[LoweredStep, Asked]:
+    """Finds the version that fits, and what its compile is asked.
+
+    Compiles it, too, where its compile waits at the schedule: jax asks for it
+    as soon as it has what is lowered, or never.
+    """
     name = step.lowering.name
-    try:
-      version = plans.recall(step)
-      if version is None:
-        schedules = ScheduleCapture(request)
-        version, decided = pick(step, schedules, request)
-        plans.picked(step, version, schedules.platform, decided)
-    except Exception as error:
-      seconds = time.perf_counter() - start
-      why_not = f"{type(error).__name__}: {error}".split(": the ")[0]
-      self._policies.records.add(
-        CompileRecord.failed(name, request.limit_bytes, seconds, why_not)
+    with ScheduleCapture(request) as schedules:
+      try:
+        version = plans.recall(step)
+        if version is None:
+          version, decided = pick(step, schedules, request)
+          plans.picked(version, schedules.platform, decided)
+      except Exception as error:
+        seconds = time.perf_counter() - start
+        why_not = f"{type(error).__name__}: {error}".split(": the ")[0]
+        self._policies.records.add(
+          CompileRecord.failed(name, request.limit_bytes, seconds, why_not)
+        )
+        if isinstance(error, InfeasibleError):
+          raise
+        raise PlanningError.under_limit(name, error) from error
+      asked = Asked(
+        policy=policy,
+        request=request,
+        plans=plans,
+        function=name,
+        planning_s=time.perf_counter() - start,
+        xla_bytes=version.xla_bytes,
+        is_rewritten=version.step is not step,
       )
-      if isinstance(error, InfeasibleError):
-        raise
-      raise PlanningError.under_limit(name, error) from error
-    asked = Asked(
-      policy=policy,
-      request=request,
-      plans=plans,
-      function=name,
-      planning_s=time.perf_counter() - start,
-      xla_bytes=version.xla_bytes,
-      is_rewritten=version.step is not step,
-    )
-    return version.step.jaxpr, asked
+      assert isinstance(version.step, LoweredStep)
+      finished = FinishedCompile.of(schedules.held(version.step), asked)
+    if finished is not None:
+      assert version.step.option is not None
+      self._finished[version.step.option] = finished
+    return version.step, asked
 
   # A compile.
 
-  def _compile(self, compiling: jax_doors.Compiling, asked: Asked) -> Any:
+  def _compile(
+    self,
+    compiling: jax_doors.Compiling,
+    asked: Asked,
+    finished: FinishedCompile | None,
+  ) -> Any:
     start = time.perf_counter()
-    compile_ = Compile(asked, compiling.name, self._agreement(compiling))
     executable = None
+    if finished is None:
+      compile_ = Compile(asked, compiling.name, self._agreement(compiling))
+    else:
+      compile_ = finished.compile_
+      start -= finished.seconds
     try:
-      with self._shown(compile_):
-        executable = asked.plans.compiled(lambda: compiling.run(asked.tag))
-        compile_.end()
+      if finished is None:
+        with self._shown(compile_):
+          executable = asked.plans.compiled(lambda: compiling.run(asked.tag))
+          compile_.end()
+      else:
+        executable = finished.executable()
       own = executable
       executable = self._kept(compiling, compile_, own)
       asked.plans.keep()

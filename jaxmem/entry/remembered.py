@@ -144,7 +144,7 @@ class ProgramPlans:
       device = self._request.device(content.platform or "cpu")
       version = content.recipe.follow(step, device)
       decided = [fields.decided() for fields in content.decided]
-      if _digest(step, version) != content.program:
+      if _digest(version) != content.program:
         return None
     except Exception as error:  # Whatever a file may hold.
       _LOG.debug("A remembered plan is left aside: %s", error)
@@ -156,7 +156,6 @@ class ProgramPlans:
 
   def picked(
     self,
-    step: LoweredStep,
     version: Version,
     platform: str,
     decided: DecidedModule | None,
@@ -164,7 +163,6 @@ class ProgramPlans:
     """Hears which version was picked.
 
     Args:
-      step: The step as it is written.
       version: The version.
       platform: What was compiled for to pick it; empty if nothing was.
       decided: What planning its module led to, if it was planned.
@@ -175,7 +173,7 @@ class ProgramPlans:
       self._content = _Content(
         recipe=version.recipe,
         platform=platform,
-        program=_digest(step, version),
+        program=_digest(version),
         xla_bytes=version.xla_bytes,
       )
 
@@ -277,10 +275,10 @@ def program_key(
   return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
-def _digest(step: LoweredStep, version: Version) -> str:
+def _digest(version: Version) -> str:
   """Returns the digest of a version as it is lowered."""
-  lowered = step.with_jaxpr(version.step.jaxpr).lower()
-  return programs.program_digest(lowered)
+  assert isinstance(version.step, LoweredStep)
+  return programs.program_digest(version.step.lowered)
 
 
 @functools.cache

@@ -63,21 +63,18 @@ def pick(
   if not stacked_bytes and not step.blocks.number:
     return as_written, None
   every = None
-  try:
-    schedules.begin(written)
-    if schedules.begins_early and step.blocks.number:
-      rates = request.device(request.platform).rates
-      every = BlockVersion.every(written, step, rates)
-      schedules.begin(every.version.step)
-    search = _VersionSearch(as_written, schedules, request)
-    if search.excess_bytes > 0:
-      if stacked_bytes:
-        search.stack_less(stacked_bytes)
-      if step.blocks.number:
-        search.recompute_blocks(step, every)
-    compared, outcome = search.best()
-  finally:
-    schedules.end()
+  schedules.begin(written)
+  if schedules.begins_early and step.blocks.number:
+    rates = request.device(request.platform).rates
+    every = BlockVersion.every(written, step, rates)
+    schedules.begin(every.version.step)
+  search = _VersionSearch(as_written, schedules, request)
+  if search.excess_bytes > 0:
+    if stacked_bytes:
+      search.stack_less(stacked_bytes)
+    if step.blocks.number:
+      search.recompute_blocks(step, every)
+  compared, outcome = search.best()
   decided = None
   if _for_comparison(request) == request:
     decided = DecidedModule.of(compared.module, schedules.platform, outcome)

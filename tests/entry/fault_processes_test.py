@@ -197,6 +197,8 @@ def work():
 
 if sys.argv[1] == "jaxmem":
   jaxmem.enable(min_bytes=0)
+if sys.argv[1] == "limit":
+  jaxmem.enable(min_bytes=0, memory_limit="1GiB")
 thread = threading.Thread(target=work, daemon=sys.argv[2] == "1000")
 thread.start()
 started.wait()
@@ -217,16 +219,17 @@ class ChildrenTest(_FolderTest):
     self.assertEqual(done.returncode, 0, done.stderr)
     self.assertEqual(done.stdout, "(0, '')\n" * 3 + "[0, 0, 0]\nTrue\n")
 
-  @parameterized.parameters(0.0, 0.1)
-  def test_the_interpreter_ends_while_a_thread_compiles(self, delay_s):
-    # Python waits for it, also where the planner is loaded only then.
-    done = self.start(_ENDING, "jaxmem", "3", str(delay_s))
+  @parameterized.product(kind=("jaxmem", "limit"), delay_s=(0.0, 0.1))
+  def test_the_interpreter_ends_while_a_thread_compiles(self, kind, delay_s):
+    # Python waits for it, also where the planner is loaded only then, and where
+    # no thread can begin any more.
+    done = self.start(_ENDING, kind, "3", str(delay_s))
     self.assertEqual((done.returncode, done.stdout), (0, "compiled\n"))
 
   def test_the_interpreter_ends_while_a_daemon_compiles(self):
     # Python takes it down wherever it is, which XLA does not survive, planned
     # or not: neither hangs, and no plan is written half.
-    for kind in ("jax", "jaxmem"):
+    for kind in ("jax", "jaxmem", "limit"):
       self.start(_ENDING, kind, "1000", "0.2")
 
 

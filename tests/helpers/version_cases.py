@@ -26,7 +26,8 @@ def module_of(request, traced=None):
 
 
 def pick_version(request, traced=None):
-  return choose.pick(traced or traced_case(), ScheduleCapture(request), request)
+  with ScheduleCapture(request) as schedules:
+    return choose.pick(traced or traced_case(), schedules, request)
 
 
 def outcome_of(request, traced=None):

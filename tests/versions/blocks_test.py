@@ -346,7 +346,8 @@ def _pick(limit):
   options = jaxmem.Options(effort="fast")
   request = Request(options=options, limit_bytes=limit)
   traced = TracedStep(jax.jit(step).trace(*args))
-  return pick(traced, ScheduleCapture(request), request)[0]
+  with ScheduleCapture(request) as schedules:
+    return pick(traced, schedules, request)[0]
 
 
 class LimitTest(absltest.TestCase):

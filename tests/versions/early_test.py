@@ -49,45 +49,19 @@ class EarlyTest(parameterized.TestCase):
     self.assertEqual(threading.active_count(), before)
     self.assertFalse(compiler_hook.is_installed())
 
-  def test_what_fails_in_a_thread_is_compiled_again(self):
-    step = cases.traced_case()
-    prepare, failed = TracedStep.prepare, []
-
-    def in_main_only(given):
-      run = prepare(given)
-
-      def compile_(options):
-        if threading.current_thread() is not threading.main_thread():
-          failed.append(given)
-          raise RuntimeError("No settings of the main thread are known here.")
-        return run(options)
-
-      return compile_
-
-    schedules = ScheduleCapture(request_for(0.7))
-    with early(), mock.patch.object(TracedStep, "prepare", in_main_only):
-      schedules.begin(step)
-      module = schedules.module(step)
-      schedules.end()
-    self.assertEqual(failed, [step])
-    expected = ScheduleCapture(request_for(0.7)).module(step)
-    self.assertEqual(module.entry.id, expected.entry.id)
-    self.assertLen(module.entry.instructions, len(expected.entry.instructions))
-
   def test_what_was_begun_is_not_begun_again(self):
     step = cases.traced_case()
-    schedules = ScheduleCapture(request_for(0.7))
     prepare = TracedStep.prepare
     with (
       early(),
       mock.patch.object(
         TracedStep, "prepare", autospec=True, side_effect=prepare
       ) as lowered,
+      ScheduleCapture(request_for(0.7)) as schedules,
     ):
       schedules.begin(step)
       schedules.begin(step)
       schedules.module(step)
-      schedules.end()
     lowered.assert_called_once()
 
   def test_only_for_gpus(self):
@@ -95,10 +69,13 @@ class EarlyTest(parameterized.TestCase):
       request = Request(
         options=jaxmem.Options(), limit_bytes=1, target=targets.get(name)
       )
-      self.assertEqual(ScheduleCapture(request).begins_early, expected)
+      self.assertFalse(ScheduleCapture(request).begins_early)
+      with ScheduleCapture(request) as schedules:
+        self.assertEqual(schedules.begins_early, expected)
     group = targets.DeviceGroup.of(jax.devices())
     request = Request(options=jaxmem.Options(), limit_bytes=1, group=group)
-    self.assertFalse(ScheduleCapture(request).begins_early)
+    with ScheduleCapture(request) as schedules:
+      self.assertFalse(schedules.begins_early)
 
 
 if __name__ == "__main__":
