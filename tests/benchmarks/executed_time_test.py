@@ -173,6 +173,16 @@ class ReportTest(absltest.TestCase):
     }
     self.assertEqual(widths, {10, 13})
 
+  def test_text_says_what_steps_take_without_a_limit(self):
+    rows = [
+      _row("jit", estimated=1.0, executed=1.0),
+      _row("jaxmem", estimated=1.0, executed=1.25),
+      _row("jaxmem", estimated=1.0, executed=9.0, limit_bytes=9_000_000),
+    ]
+    words = " ".join(executed_time_report.text_of(rows).split())
+    self.assertIn("steps take 1.250 of `jax.jit`'s wall time", words)
+    self.assertIn("1.250 at worst; 1 are surely slower", words)
+
   def test_larger_limits_with_longer_estimates_are_counted(self):
     rows = [
       _row("jaxmem", estimated=estimated, executed=1, limit_bytes=limit_bytes)
