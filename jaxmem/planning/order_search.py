@@ -132,7 +132,7 @@ class OrderSearch:
     if initial_bytes is not None and not self.orders:
       known[initial] = initial_bytes
     best, planned = self._choose(candidates, bound, known)
-    live = liveness.peak_bytes(graph, best) - graph.base_bytes
+    live = self._live_bytes(best)
     if best != initial or self.entry.is_repaired:
       ids = checked_schedule(self.entry, best)
       self.orders[self._module.entry.id] = ids
@@ -241,6 +241,9 @@ class OrderSearch:
     ):
       if candidate in priced:
         continue
+      if limit is not None and self._live_bytes(candidate) > limit:
+        # No assignment takes fewer bytes than what is live.
+        continue
       priced[candidate] = known.get(candidate) or self._price(candidate, limit)
       limit = int(min(priced.values()) * _TUNING.alike_ratio)
       if limit <= bound_bytes * _TUNING.alike_ratio**2:
@@ -249,6 +252,10 @@ class OrderSearch:
     alike = [c for c, b in priced.items() if b <= least * _TUNING.alike_ratio]
     best = min(alike, key=lambda c: order.total_displacement(c, initial))
     return best, priced[best]
+
+  def _live_bytes(self, nodes: Sequence[int]) -> int:
+    graph = self.entry.graph
+    return liveness.peak_bytes(graph, nodes) - graph.base_bytes
 
   def _price(self, nodes: Sequence[int], limit_bytes: int | None) -> int:
     ids = self.entry.schedule(nodes)

@@ -229,5 +229,25 @@ class UnrolledLoopTest(parameterized.TestCase):
     self.assertEqual(pair.planned_bytes, pair.plan.planned_bytes)
 
 
+class PricingTest(parameterized.TestCase):
+  @parameterized.parameters("alexnet", "unet")
+  def test_no_order_is_priced_that_cannot_win(self, name):
+    price, live_bytes = OrderSearch._price, OrderSearch._live_bytes
+
+    def priced(search, nodes, limit_bytes):
+      live = live_bytes(search, nodes)
+      if limit_bytes is not None:
+        self.assertLessEqual(live, limit_bytes)
+      # Why others need no price: they take what is live at the least.
+      num_bytes = price(search, nodes, None)
+      self.assertLessEqual(live, num_bytes)
+      return num_bytes
+
+    pair = record_modules.zoo_pair(name)
+    with mock.patch.object(OrderSearch, "_price", priced):
+      to_the_end = _plan(pair.module)
+    self.assertEqual(_decided(to_the_end), _decided(pair.plan))
+
+
 if __name__ == "__main__":
   absltest.main()
