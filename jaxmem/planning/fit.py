@@ -72,9 +72,10 @@ class LimitPlanner:
         is_final=False,
         proves=options.effort == "prove",
       )
-      seconds = None if planned.decision.removed_copies else timer.seconds
+      # What a removed copy leaves takes no time, and nothing else changes.
+      gone = dict.fromkeys(planned.decision.removed_copies, 0.0)
       self._planned = OrderedModule(
-        planned, device.rates, options.offload, seconds
+        planned, device.rates, options.offload, timer.seconds | gone
       )
       self._search = EditSearch(self._planned, device.rates, options)
 

@@ -75,11 +75,11 @@ class OrderedModule:
     planned: The module in that order.
     rates: Of the device.
     may_offload: Whether edits may move values to the host.
-    seconds: Of its instructions, where they are known from another order.
+    seconds: Of its instructions, as `cost.instruction_seconds` says.
 
   Attributes:
     planned: The module in that order.
-    seconds: As `cost.instruction_seconds` says.
+    seconds: Of its instructions.
     fixed_bytes: Bytes of arguments and outputs.
     step_s: Estimated seconds of the step without edits.
   """
@@ -89,7 +89,7 @@ class OrderedModule:
     planned: PlannedModule[ModulePlan],
     rates: cost.Rates,
     may_offload: bool,
-    seconds: Mapping[int, float] | None = None,
+    seconds: Mapping[int, float],
   ):
     self.planned = planned
     module = planned.module
@@ -99,7 +99,7 @@ class OrderedModule:
     self._move_s = 2 * rates.launch_s
     self._predictor = EditPredictor(planned.model)
     self.fixed_bytes = self._predictor.fixed_bytes
-    self.seconds = seconds or cost.instruction_seconds(module, rates)
+    self.seconds = seconds
     model = self._predictor.model
     self._entry = from_hlo(
       model, module.entry, callee_peaks(model), sharing="any"

@@ -3,6 +3,7 @@
 from unittest import mock
 
 import pytest
+import record_modules
 import residual_step
 from absl.testing import absltest, parameterized
 
@@ -86,6 +87,19 @@ class EditSearchTest(parameterized.TestCase):
       self.assertIsNone(found)
       seen = dict.fromkeys(call.args[0].view for call in sketch.mock_calls)
       self.assertEqual((*seen,), views)
+
+
+class SecondsTest(parameterized.TestCase):
+  @parameterized.parameters("alexnet", "unet")
+  def test_they_are_those_of_the_module_without_copies(self, name):
+    module = record_modules.zoo_pair(name).module
+    device = cost.device_for("cpu")
+    base = LimitPlanner(module, device, Options())._planned
+    planned = base.planned
+    self.assertNotEmpty(planned.decision.removed_copies)
+    self.assertEqual(
+      base.seconds, cost.instruction_seconds(planned.module, device.rates)
+    )
 
 
 class SmallestTest(absltest.TestCase):
