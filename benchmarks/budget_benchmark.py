@@ -133,7 +133,6 @@ class _Case:
     self._request = Request(options=options, target=target)
     # CPU seconds of each compile up to the schedule.
     self._compiles_s: list[float] = []
-    # Of these, the seconds of the thread that plans.
     module = self._module(self._trace(self._step))
     self._assignment = AssignmentModel(module, self._platform).assign()
     self._step_s = self._seconds(module, self._assignment.temp_bytes)

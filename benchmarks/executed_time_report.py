@@ -130,6 +130,10 @@ def _wall(compared: Iterable[page.Row]) -> list[float]:
   return [one["median_of_ratios"] for one in compared]
 
 
+def _num_surely_slower(compared: Iterable[page.Row]) -> int:
+  return sum(one["median_of_ratios_interval"][0] > 1 for one in compared)
+
+
 def _cpu_to_policies(rows: Sequence[page.Row]) -> list[float]:
   """Returns plans' CPU times, by those of the policies just before them."""
   return [
@@ -181,7 +185,7 @@ def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
     wall = _wall(compared)
     cpu = [ratio for rows in steps for ratio in _cpu_to_policies(rows)]
     slower = sum(ratio > 1 for ratio in wall)
-    surely = sum(one["median_of_ratios_interval"][0] > 1 for one in compared)
+    surely = _num_surely_slower(compared)
     lines.append(
       f"At a policy's bytes a plan takes {_geometric_mean(wall):.3f} of its"
       f" wall time by the geometric mean of {len(wall)}, {max(wall):.3f} at"
@@ -224,12 +228,11 @@ def _without_limit(steps: Sequence[Sequence[page.Row]]) -> list[str]:
   ]
   if not ran:
     return []
-  wall = [one["median_of_ratios"] for one in ran]
-  surely = sum(one["median_of_ratios_interval"][0] > 1 for one in ran)
+  wall = _wall(ran)
   return [
     f"Without a limit, steps take {_geometric_mean(wall):.3f} of `jax.jit`'s"
     f" wall time by the geometric mean of {len(wall)}, {max(wall):.3f} at"
-    f" worst; {surely} are surely slower.",
+    f" worst; {_num_surely_slower(ran)} are surely slower.",
     "Without a limit, compiling takes " + _free_text(compiles),
   ]
 

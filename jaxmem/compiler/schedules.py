@@ -1,4 +1,4 @@
-"""Modules as XLA schedules them, of steps that are compiled no further."""
+"""Modules as XLA schedules them, and compiles that go on from there or not."""
 
 from __future__ import annotations
 
@@ -125,8 +125,7 @@ class ScheduleCapture:
     What XLA showed is kept, so that `module` need not compile it again.
     """
     self._shown = None
-    with handling(self._show) as options:
-      result = step.compile(options)
+    result = self.finish(step, self._show)
     self._compiled = step
     return result
 

@@ -24,6 +24,12 @@ def _jitted(limit=None, **kwargs):
   return jitted, args
 
 
+def _check_results(results, args):
+  """Checks that results have the bits of jax.jit's."""
+  expected = jax.jit(limited_case()[0])(*args)
+  jax.tree.map(np.testing.assert_array_equal, results, expected)
+
+
 @contextlib.contextmanager
 def _counted(owner, name):
   """Counts the calls of a function."""
@@ -52,8 +58,7 @@ class FinishedCompileTest(parameterized.TestCase):
     versions = {call.args[1] for call in modules.call_args_list}
     self.assertEqual(compiles.call_count, len(versions))
     self.assertEqual(lowered.call_count, len(versions))
-    expected = jax.jit(limited_case()[0])(*args)
-    jax.tree.map(np.testing.assert_array_equal, compiled(*args), expected)
+    _check_results(compiled(*args), args)
     self.assertEmpty(COMPILES._finished)
 
   def test_other_options_are_another_compile(self):
@@ -89,8 +94,7 @@ class FinishedCompileTest(parameterized.TestCase):
       lowered = jitted.lower(*args)
     self.assertEmpty(COMPILES._finished)
     results = lowered.compile()(*args)
-    expected = jax.jit(limited_case()[0])(*args)
-    jax.tree.map(np.testing.assert_array_equal, results, expected)
+    _check_results(results, args)
 
   def test_an_impossible_limit_is_an_error_of_the_compile(self):
     jitted, args = _jitted(limit_of(0.01))
@@ -114,8 +118,7 @@ class FinishedCompileTest(parameterized.TestCase):
       lowered = jitted.lower(*args)
     self.assertEmpty(COMPILES._finished)
     results = lowered.compile()(*args)
-    expected = jax.jit(limited_case()[0])(*args)
-    jax.tree.map(np.testing.assert_array_equal, results, expected)
+    _check_results(results, args)
 
   def test_callbacks_are_called(self):
     step, args = limited_case()
