@@ -39,14 +39,12 @@ class RefineTuning:
     lowest: While nothing is found, limits go down to this fraction of the
       sketch's live bytes. ViT-B/16 on a CPU at 30 % of `budget_benchmark` costs
       11.5 % by that instead of 13.0.
-    fewest_limits: How many limits are tried for the longest orders.
-    most_limits: How many are tried for the shortest.
-    limits_times_steps: In between, the limits tried times the steps of the
-      order come to this.
+    num_limits: How many limits are tried: with more nothing was found
+      (docs/budget-choice.md, "Temporaries").
     most_greedy_scale: How many times as many greedy runs as usual are made for
       the shortest orders.
     greedy_scale_times_steps: For others, that factor times the steps of the
-      order comes to this.
+      order comes to this. What more runs cost and gain is in the same place.
     packing_luck: By which fraction of the room a plan may be packed more
       tightly than any that was seen.
     least_saving: A search that could save no more than this fraction of what
@@ -58,11 +56,9 @@ class RefineTuning:
   """
 
   lowest: float = 0.94
-  fewest_limits: int = 4
-  most_limits: int = 6
-  limits_times_steps: int = 2400
-  most_greedy_scale: int = 4
-  greedy_scale_times_steps: int = 2000
+  num_limits: int = 4
+  most_greedy_scale: int = 2
+  greedy_scale_times_steps: int = 1000
   packing_luck: float = 0.005
   least_saving: float = 0.002
   least_step_share: float = 0.002

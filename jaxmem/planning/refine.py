@@ -67,16 +67,13 @@ class _Search:
     self._sketch = self._best = sketch
     self._aim = dataclasses.replace(sketch.aim, with_link=True)
     self._chooser = sketch.base.chooser(sketch.aim.view, effort, with_link=True)
-    num_steps = max(1, sketch.base.num_steps)
-    self._num_limits = _between(
-      _TUNING.fewest_limits,
-      _TUNING.limits_times_steps // num_steps,
-      _TUNING.most_limits,
-    )
     # From this limit on the edits of the sketch come into question.
     self._lowest = max(sketch.aim.live_limit_bytes, sketch.live_bytes)
-    scale = _TUNING.greedy_scale_times_steps // num_steps if gathers else 1
-    scale = _between(1, scale, _TUNING.most_greedy_scale)
+    scale = 1
+    if gathers:
+      num_steps = max(1, sketch.base.num_steps)
+      scale = _TUNING.greedy_scale_times_steps // num_steps
+      scale = max(1, min(scale, _TUNING.most_greedy_scale))
     self._pool = self._chooser.gather(self._lowest, scale, also)
     self._least_offset = sketch.temp_bytes - sketch.live_bytes
     self._tried: list[_Tried] = []
@@ -90,11 +87,9 @@ class _Search:
     """Tries one limit after the other."""
     slack = self._aim.room_bytes - self._sketch.temp_bytes
     limit: int | None = self._lowest + slack
-    for number in range(1, _TUNING.most_limits + 1):
+    for _ in range(_TUNING.num_limits):
       limit = self._try(limit)
-      # As long as nothing was found there may be something a little lower.
-      is_enough = number >= self._num_limits and self._best is not self._sketch
-      if is_enough or limit in (None, *(t.live_limit for t in self._tried)):
+      if limit in (None, *(t.live_limit for t in self._tried)):
         break
     return self._best
 
@@ -149,7 +144,3 @@ class _Search:
         return middle
       lower = upper.live_limit
     return None
-
-
-def _between(low: int, value: int, high: int) -> int:
-  return max(low, min(value, high))
