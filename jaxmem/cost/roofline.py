@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from jaxmem_hlo.module import (
   Instruction,
@@ -19,12 +19,18 @@ from jaxmem.cost.rates import Efficiency, Precision, Rates
 from jaxmem.cost.traffic import TrafficCounter, is_free, trip_count
 
 
-def instruction_seconds(module: Module, rates: Rates) -> dict[int, float]:
+def instruction_seconds(
+  module: Module,
+  rates: Rates,
+  known: tuple[Module, Mapping[int, float]] | None = None,
+) -> dict[int, float]:
   """Estimates the seconds of every instruction that the schedule runs.
 
   Args:
     module: A scheduled module.
     rates: Of the device.
+    known: A module that this one was made from, and what this function said of
+      it: what both have alike is not estimated again.
 
   Returns:
     Instruction id -> seconds of one execution, its launch included, for the
@@ -32,19 +38,38 @@ def instruction_seconds(module: Module, rates: Rates) -> dict[int, float]:
     iterations, a conditional those of its dearest branch; one whose trip count
     XLA does not know is taken to run once.
   """
-  roofline = _Roofline(module, rates)
+  roofline = _Roofline(module, rates, _seconds_of_alike(module, known))
   for computation_id in module.scheduled_ids:
     roofline.sum([computation_id])
   return roofline.seconds
 
 
+def _seconds_of_alike(
+  module: Module, known: tuple[Module, Mapping[int, float]] | None
+) -> dict[int, float]:
+  """Returns what is known of instructions that another module has alike."""
+  if known is None:
+    return {}
+  others = {
+    i.id: i
+    for c in known[0].scheduled_ids
+    for i in known[0].by_id[c].instructions
+  }
+  return {
+    i.id: known[1][i.id]
+    for c in module.scheduled_ids
+    for i in module.by_id[c].instructions
+    if i.id in others and i.is_alike(others[i.id])
+  }
+
+
 class _Roofline:
-  def __init__(self, module: Module, rates: Rates):
+  def __init__(self, module: Module, rates: Rates, seconds: dict[int, float]):
     self._module = module
     self._rates = rates
     self._flops = FlopCounter(module)
     self._traffic = TrafficCounter(module)
-    self.seconds: dict[int, float] = {}
+    self.seconds = seconds
 
   def sum(self, computation_ids: Iterable[int]) -> float:
     """Returns the seconds of all instructions of some computations."""

@@ -158,14 +158,19 @@ class ScheduleTimer:
   Args:
     module: A scheduled module.
     rates: Of the device. Copies over a link whose rate is 0 take no time.
+    like: For the same device and a module that this one was made from, if any.
 
   Attributes:
     seconds: Instruction id -> seconds, as `instruction_seconds` says.
     transfers: The id of what starts a transfer -> its link, and its seconds.
   """
 
-  def __init__(self, module: Module, rates: Rates):
-    self.seconds = instruction_seconds(module, rates)
+  def __init__(
+    self, module: Module, rates: Rates, like: ScheduleTimer | None = None
+  ):
+    self._module = module
+    known = like and (like._module, like.seconds)
+    self.seconds = instruction_seconds(module, rates, known)
     self._has_links = rates.links is not None
     self.transfers: dict[int, tuple[Link, float]] = {}
     for computation_id in module.scheduled_ids:

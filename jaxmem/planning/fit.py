@@ -62,8 +62,8 @@ class LimitPlanner:
     self._name = module.name.removeprefix("jit_")
     self._options = options
     self._device = device
-    timer = cost.ScheduleTimer(module, device.rates)
-    self.own = timer.time(module)
+    self._timer = cost.ScheduleTimer(module, device.rates)
+    self.own = self._timer.time(module)
     with self._timed():
       planned = plan_module(
         module,
@@ -75,7 +75,7 @@ class LimitPlanner:
       # What a removed copy leaves takes no time, and nothing else changes.
       gone = dict.fromkeys(planned.decision.removed_copies, 0.0)
       self._planned = OrderedModule(
-        planned, device.rates, options.offload, timer.seconds | gone
+        planned, device.rates, options.offload, self._timer.seconds | gone
       )
       self._search = EditSearch(self._planned, device.rates, options)
 
@@ -104,6 +104,17 @@ class LimitPlanner:
   @property
   def _least_temp_bytes(self) -> int:
     return self._search.least_base().bound.num_bytes
+
+  def _least_temp_bytes_of(self, best: Fit) -> int:
+    """Returns temporaries that no edits go below of orders that were tried.
+
+    Where the planned order needs none, edits of XLA's own are not tried, unless
+    that hides more.
+    """
+    is_first = best.base is self._planned and not self.own.collective_s
+    if is_first and not best.edits:
+      return best.base.bound.num_bytes
+    return self._least_temp_bytes
 
   @property
   def step_s(self) -> float:
@@ -283,8 +294,7 @@ class LimitPlanner:
       if hidden is not None:
         order, planned_bytes = hidden.order, hidden.temp_bytes
         module = hidden.module
-      rates = self._device.rates
-      schedule_s = cost.step_time(module, rates).seconds
+      schedule_s = self._time(module).seconds
       schedule_s += self._device.mapping_s(planned_bytes)
       least_schedule_s = None
       if self._options.effort == "prove" and not self.own.collective_s:
@@ -297,7 +307,7 @@ class LimitPlanner:
       fixed_bytes=base.fixed_bytes,
       planned_bytes=planned_bytes,
       bound=EditBound(
-        temp_bytes=min(planned_bytes, self._least_temp_bytes),
+        temp_bytes=min(planned_bytes, self._least_temp_bytes_of(best)),
         schedule_s=least_schedule_s,
       ),
       step_s=self.step_s if self.own.collective_s else base.step_s,
@@ -337,7 +347,12 @@ class LimitPlanner:
 
   def time(self, planned: PlannedModule[LimitPlan]) -> cost.StepTime:
     """Estimates what the schedule of a plan takes."""
-    return cost.step_time(planned.module, self._device.rates)
+    return self._time(planned.module)
+
+  def _time(self, module: Module) -> cost.StepTime:
+    """Estimates what a module takes that was made from the one planned."""
+    timer = cost.ScheduleTimer(module, self._device.rates, self._timer)
+    return timer.time(module)
 
   def smallest_bytes(self, useful_bytes: int | None = None) -> int:
     """Returns the bytes of the smallest whole program that can be found.

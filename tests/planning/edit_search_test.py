@@ -101,6 +101,29 @@ class SecondsTest(parameterized.TestCase):
       base.seconds, cost.instruction_seconds(planned.module, device.rates)
     )
 
+  @parameterized.product(
+    name=["scan_transformer", "unet"], target=[None, "h200"]
+  )
+  def test_with_edits_they_are_what_is_estimated_in_full(self, name, target):
+    module = record_modules.zoo_pair(name, target).module
+    device = cost.device_for(target or "cpu")
+    planner = LimitPlanner(module, device, Options())
+    found = planner.fit((planner.smallest_bytes() + planner.total_bytes) // 2)
+    self.assertTrue(found.decision.edits)
+    self.assertEqual(
+      planner.time(found), cost.step_time(found.module, device.rates)
+    )
+
+  def test_edits_of_another_order_are_not_tried_where_none_are_needed(self):
+    module = record_modules.zoo_pair("unet").module
+    planner = LimitPlanner(module, cost.device_for("cpu"), Options())
+    with mock.patch.object(edit_search, "in_given_order") as tried:
+      found = planner.fit(planner.total_bytes).decision
+      self.assertFalse(tried.called)
+    self.assertFalse(found.edits)
+    self.assertLessEqual(found.lower_bound_bytes, found.planned_bytes)
+    self.assertGreater(found.lower_bound_bytes, 0)
+
 
 class SmallestTest(absltest.TestCase):
   def test_what_is_small_without_edits_is_searched_first(self):

@@ -303,10 +303,7 @@ def _is_alike(user: Instruction, module: Module) -> bool:
   if other is None or other is user:
     return other is user
   # Whether a sort shares depends on who else reads its operands.
-  return user.opcode != "sort" and (
-    (user.opcode, user.operands, user.callees)
-    == (other.opcode, other.operands, other.callees)
-  )
+  return user.opcode != "sort" and user.is_alike(other)
 
 
 def _post_order(analysis: BufferAnalysis) -> dict[int, int]:

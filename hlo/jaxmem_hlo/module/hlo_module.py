@@ -80,6 +80,20 @@ class Instruction:
       return operand == self.operands[0] and operand not in self.operands[1:]
     return self.opcode in ELEMENTWISE
 
+  def is_alike(self, other: Instruction) -> bool:
+    """Whether it does the same as an instruction of another module.
+
+    Args:
+      other: Has the same id, in a module that this one's was made from, or the
+        other way round: what both know by one id is the same, or one was put in
+        the place of the other.
+    """
+    return (self.opcode, self.operands, self.callees) == (
+      other.opcode,
+      other.operands,
+      other.callees,
+    )
+
   def __repr__(self) -> str:
     return f"<{self.opcode} {self.name}>"
 
