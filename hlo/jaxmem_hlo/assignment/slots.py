@@ -76,9 +76,10 @@ class Slots:
     if not self._slots:
       return None
     possible = self._possible(buffer)
+    times = busy_times(buffer, self._ranges)
     preferred = (s for s in first if s in self._number)
     for slot in (*preferred, *self._latest_first(possible)):
-      if possible[self._number[slot]] and self._fits(buffer, slot):
+      if possible[self._number[slot]] and self._fits(buffer, slot, *times):
         return slot
     return None
 
@@ -102,8 +103,17 @@ class Slots:
     possible[slots[(starts < live.end) & (ends > live.start)]] = False
     return possible
 
-  def _fits(self, buffer: LogicalBuffer, slot: Allocation) -> bool:
-    busy, ends = busy_times(buffer, self._ranges)
+  def _fits(
+    self, buffer: LogicalBuffer, slot: Allocation, busy: int, ends: int
+  ) -> bool:
+    """Whether a buffer may move in.
+
+    Args:
+      buffer: The buffer.
+      slot: The slot.
+      busy: When the buffer is live; see `busy_times`.
+      ends: When its values begin and end.
+    """
     overlap = slot.busy & busy
     # Ranges may only touch where one value ends and the other begins.
     if overlap & ~ends:
