@@ -10,6 +10,8 @@ from typing import Any
 from jaxlib.mlir import ir as _ir
 from jaxmem_hlo import compiler_hook
 
+from jaxmem.compiler.persistent_cache import PersistentCache
+
 _FRONTEND_ATTRIBUTES = "mhlo.frontend_attributes"
 
 
@@ -23,8 +25,8 @@ class Compiling:
     module: The program, as it was lowered.
     devices: That it is to run on.
     settings: All that XLA is told besides, serialized.
-    is_for_xla: Whether XLA compiles it as it is: jax's persistent cache is not
-      asked, and no profile of earlier runs is given.
+    is_profiled: Whether jax gives XLA a profile of earlier runs, if it has one.
+    cache: What jax's persistent cache has of it, by the tags of `run`.
   """
 
   name: str
@@ -32,9 +34,9 @@ class Compiling:
   module: Any
   devices: tuple[Any, ...]
   settings: bytes
-  is_for_xla: bool
+  is_profiled: bool
+  cache: PersistentCache
   _run: Callable[[str | None, bool], Any]
-  _cache_key: Callable[[str | None], tuple[Any, str | None]]
 
   def run(self, tag: str | None, *, use_cache: bool = True) -> Any:
     """Compiles the program.
@@ -49,22 +51,13 @@ class Compiling:
     """
     return self._run(tag, use_cache)
 
-  def cache_key(self, tag: str | None) -> tuple[Any, str | None]:
-    """Returns backend and key of what `run` compiles, in the persistent cache.
-
-    Args:
-      tag: As of `run`.
-    """
-    return self._cache_key(tag)
-
   def is_as(self, other: Compiling) -> bool:
     """Whether XLA makes the same of this and another, but for the hook."""
     return (
       self.module is other.module
       and self.devices == other.devices
       and self.settings == other.settings
-      and self.is_for_xla
-      and other.is_for_xla
+      and not (self.is_profiled or other.is_profiled)
     )
 
 

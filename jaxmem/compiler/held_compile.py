@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any
@@ -37,9 +38,13 @@ class HeldCompile:
 
   Args:
     compile_: Compiles a program with compiler options.
+
+  Attributes:
+    seconds: What the compile took, once it is over; waiting does not count.
   """
 
   def __init__(self, compile_: Callable[[Mapping[str, Any]], Any]):
+    self.seconds = 0.0
     self._compile = compile_
     self._compiling: Compiling | None = None
     self._shown: futures.Future[Shown] = futures.Future()
@@ -107,9 +112,11 @@ class HeldCompile:
 
   def _run(self) -> None:
     thread_settings.apply(self._settings)
+    start = time.perf_counter()
     try:
       with handling(self._hold) as options, jax_doors.compiles_seen(self._see):
         result = self._compile(options)
+      self.seconds += time.perf_counter() - start
       self._result.set_result(result)
       error: BaseException = RuntimeError("XLA showed no schedule.")
     except BaseException as raised:
@@ -124,7 +131,10 @@ class HeldCompile:
   def _hold(self, data: bytes, platform: str) -> bytes | None:
     if not self._shown.done():
       self._shown.set_result(Shown(data=data, platform=platform))
-    return self._handler.result()(data, platform)
+    start = time.perf_counter()
+    handler = self._handler.result()
+    self.seconds -= time.perf_counter() - start
+    return handler(data, platform)
 
 
 def _refuse(data: bytes, platform: str) -> bytes | None:

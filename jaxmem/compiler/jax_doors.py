@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
-from jax._src import compilation_cache as _compilation_cache
 from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import core as _core
@@ -39,6 +38,7 @@ from jaxlib.mlir import ir as _ir
 from jaxmem_hlo import compiler_hook
 
 from jaxmem.compiler.compiling import Compiling, tagged
+from jaxmem.compiler.persistent_cache import PersistentCache
 
 OPTION = "jaxmem"
 # Values of the option that begin so belong to `handling`: the hook shows these
@@ -58,6 +58,9 @@ _LOWER_PARAMETERS = (
 _COMPILE_PARAMETERS = (
   *("backend", "computation", "devices", "compile_options", "host_callbacks"),
   *("executable_devices", "pgle_profiler"),
+)
+_WRITE_PARAMETERS = (
+  *("cache_key", "compile_time_secs", "module_name", "backend", "executable"),
 )
 _STAGE_PARAMETERS = ("trace", "source_info", "args", "params")
 
@@ -86,6 +89,7 @@ def what_moved() -> list[str]:
   expected = (
     (_pxla, "lower_sharding_computation", _LOWER_PARAMETERS),
     (_compiler, "compile_or_get_cached", _COMPILE_PARAMETERS),
+    (_compiler, "_cache_write", _WRITE_PARAMETERS),
     (_pjit, "pjit_staging_rule", _STAGE_PARAMETERS),
   )
   moved = []
@@ -308,24 +312,22 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
     if option is not None:
       compile_options.env_option_overrides = list(others)
 
+    def program(tag: str | None) -> Any:
+      return computation if tag is None else tagged(computation, tag)
+
     @compiler_hook.interruptible
     def run(tag: str | None, use_cache: bool) -> Any:
-      program = computation if tag is None else tagged(computation, tag)
       if not use_cache:
         return _compiler.backend_compile_and_load(
-          backend, program, executable_devices, compile_options, host_callbacks
+          *(backend, program(tag), executable_devices),
+          *(compile_options, host_callbacks),
         )
       return original(
-        *(backend, program, devices, compile_options, host_callbacks),
+        *(backend, program(tag), devices, compile_options, host_callbacks),
         executable_devices,
         *args,
         **kwargs,
       )
-
-    def cache_key(tag: str | None) -> tuple[Any, str | None]:
-      shown = computation if tag is None else tagged(computation, tag)
-      key = _compiler._get_cache_key(compile_options, backend, shown, devices)
-      return backend, key
 
     if option is None:
       return _unplanned(lambda: run(None, True))
@@ -336,9 +338,9 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
       module=computation,
       devices=tuple(devices.flat),
       settings=compile_options.SerializeAsString(),
-      is_for_xla=_is_for_xla(backend),
+      is_profiled=_is_profiled(),
+      cache=PersistentCache(backend, devices, compile_options, name, program),
       _run=run,
-      _cache_key=cache_key,
     )
     watch = _compile_watch.get()
     if watch is not None:
@@ -353,10 +355,10 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
   return compile_or_get_cached
 
 
-def _is_for_xla(backend: Any) -> bool:
-  """Whether jax gives programs to XLA as they are, without cache or profile."""
-  cache = _compilation_cache._get_cache(backend)
-  return cache is None and not _config.enable_pgle.value
+def _is_profiled() -> bool:
+  """Whether jax gives XLA profiles of earlier runs, or expects some."""
+  expects = _config.compilation_cache_expect_pgle.value
+  return bool(_config.enable_pgle.value or expects)
 
 
 def _staging_door(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,10 +53,10 @@ def remember(compiling: jax_doors.Compiling, tag: str | None) -> None:
     compiling: The compile.
     tag: What the program that is to run was compiled with.
   """
-  backend, key = compiling.cache_key(tag)
+  key = compiling.cache.key(tag)
   if key is not None:
     of_option = _cache_keys.setdefault(compiling.module, {})
-    of_option[compiling.option] = backend, key
+    of_option[compiling.option] = compiling.cache.backend, key
 
 
 def cached_bytes(lowered: jax.stages.Lowered) -> bytes | None:

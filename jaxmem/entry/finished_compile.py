@@ -26,6 +26,8 @@ class FinishedCompile:
   compile_: Compile
   seconds: float
   _executable: Any
+  _cache_key: str | None
+  _compile_s: float
 
   @classmethod
   def of(cls, held: HeldCompile | None, asked: Asked) -> FinishedCompile | None:
@@ -36,11 +38,14 @@ class FinishedCompile:
       asked: What is asked of it.
 
     Returns:
-      None if jax has to compile the program itself: where its persistent cache
-      is to keep it, and where XLA failed, which is then dealt with.
+      None if jax has to get the program itself: from its persistent cache, with
+      a profile, and where XLA failed, which is then dealt with.
     """
     compiling = held.compiling if held is not None else None
-    if held is None or compiling is None or not compiling.is_for_xla:
+    if held is None or compiling is None or compiling.is_profiled:
+      return None
+    key = compiling.cache.key(asked.tag)
+    if key is not None and compiling.cache.has(key):
       return None
     compile_ = Compile(asked, compiling.name, None)
     executable, start = None, time.perf_counter()
@@ -54,14 +59,19 @@ class FinishedCompile:
       compile_=compile_,
       seconds=time.perf_counter() - start,
       _executable=executable,
+      _cache_key=key,
+      _compile_s=held.seconds,
     )
 
   def executable(self) -> Any:
-    """Returns XLA's executable, loaded.
+    """Returns XLA's executable, loaded; jax's persistent cache keeps it, too.
 
     Raises:
       Exception: Why the program was not to be compiled.
     """
     if self.compile_.error is not None:
       raise self.compile_.error
+    if self._cache_key is not None:
+      cache = self.compiling.cache
+      cache.put(self._cache_key, self._executable, self._compile_s)
     return self._executable

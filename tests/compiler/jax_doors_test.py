@@ -24,6 +24,7 @@ class SignatureTest(parameterized.TestCase):
   @parameterized.parameters(
     (pxla, "lower_sharding_computation"),
     (compiler, "compile_or_get_cached"),
+    (compiler, "_cache_write"),
     (pjit, "pjit_staging_rule"),
   )
   def test_what_moved_is_named(self, module, name):

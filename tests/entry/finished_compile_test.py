@@ -1,8 +1,10 @@
 """Under a limit, the version that is chosen goes on from its schedule."""
 
 import contextlib
+import functools
 import gc
 import threading
+import time
 from unittest import mock
 
 import jax
@@ -14,6 +16,7 @@ from version_cases import OPTIONS, limit_of, limited_case
 
 import jaxmem
 from jaxmem.compiler import ScheduleCapture, jax_doors
+from jaxmem.compiler.persistent_cache import PersistentCache
 from jaxmem.entry.planned_compiles import COMPILES
 
 
@@ -38,6 +41,18 @@ def _counted(owner, name):
     owner, name, autospec=True, side_effect=function
   ) as counted:
     yield counted
+
+
+@contextlib.contextmanager
+def _persistent_cache(holds):
+  """Yields what puts entries in a persistent cache that holds all or none."""
+  patch = functools.partial(mock.patch.object, PersistentCache, autospec=True)
+  with (
+    patch("key", return_value="the key"),
+    patch("has", return_value=holds),
+    patch("put") as put,
+  ):
+    yield put
 
 
 class FinishedCompileTest(parameterized.TestCase):
@@ -79,14 +94,43 @@ class FinishedCompileTest(parameterized.TestCase):
     gc.collect()
     self.assertEmpty(COMPILES._finished)
 
-  def test_what_jaxs_persistent_cache_keeps_is_compiled_by_jax(self):
+  def test_what_is_compiled_with_a_profile_is_compiled_by_jax(self):
     jitted, args = _jitted()
-    with mock.patch.object(jax_doors, "_is_for_xla", return_value=False):
+    with mock.patch.object(jax_doors, "_is_profiled", return_value=True):
       lowered = jitted.lower(*args)
       self.assertEmpty(COMPILES._finished)
       with _counted(compiler, "backend_compile_and_load") as compiles:
         lowered.compile()
     self.assertEqual(compiles.call_count, 1)
+
+  def test_jaxs_persistent_cache_keeps_it_once_it_is_asked_for(self):
+    jitted, args = _jitted()
+    with _persistent_cache(holds=False) as put:
+      start = time.perf_counter()
+      lowered = jitted.lower(*args)
+      most_s = time.perf_counter() - start
+      put.assert_not_called()
+      with _counted(compiler, "backend_compile_and_load") as compiles:
+        compiled = lowered.compile()
+      compiles.assert_not_called()
+    _, key, executable, seconds = put.call_args.args
+    self.assertEqual(put.call_count, 1)
+    self.assertEqual(key, "the key")
+    self.assertIs(executable, compiled.runtime_executable())
+    self.assertBetween(seconds, 0.0, most_s)
+    self.assertGreater(seconds, 0.0)
+    _check_results(compiled(*args), args)
+
+  def test_what_jaxs_persistent_cache_has_is_taken_from_there(self):
+    jitted, args = _jitted()
+    with _persistent_cache(holds=True) as put:
+      lowered = jitted.lower(*args)
+      self.assertEmpty(COMPILES._finished)
+      with _counted(compiler, "backend_compile_and_load") as compiles:
+        lowered.compile()
+    # Jax asks its cache, which has nothing in truth.
+    self.assertEqual(compiles.call_count, 1)
+    put.assert_not_called()
 
   def test_without_threads_it_is_compiled_again(self):
     jitted, args = _jitted()

@@ -30,6 +30,33 @@ print(num_hits())
 """
 
 
+_LIMITED = """
+from jax._src import compiler
+compiles = []
+compile_one = compiler.backend_compile_and_load
+def watched(*args):
+  executable = compile_one(*args)
+  compiles.append(executable)
+  return executable
+compiler.backend_compile_and_load = watched
+def loss(ws, x):
+  for w in ws:
+    x = jnp.tanh(jnp.sin(x @ w) @ w.T)
+  return jnp.sum(x)
+step = jax.grad(loss)
+ws, x = [jnp.full((64, 64), 0.01 * i) for i in range(6)], jnp.ones((512, 64))
+memory = jax.jit(step).lower(ws, x).compile().memory_analysis()
+limit = memory.argument_size_in_bytes + memory.output_size_in_bytes
+limit += memory.temp_size_in_bytes // 2
+before = num_hits()
+compiles.clear()
+compiled = jaxmem.jit(step, memory_limit=limit).lower(ws, x).compile()
+print(num_hits() - before, len(compiles))
+print(compiled.memory_analysis().temp_size_in_bytes)
+print(sum(float(jnp.sum(g)) for g in compiled(ws, x)))
+"""
+
+
 class TraceCacheTest(parameterized.TestCase):
   @parameterized.parameters(
     {},
@@ -92,6 +119,16 @@ class PersistentCacheTest(absltest.TestCase):
     everything = entries()
     num_hits("plan")
     self.assertEqual(entries(), everything)
+
+  @pytest.mark.slow
+  def test_a_step_under_a_limit_is_compiled_once_and_found_again(self):
+    folder = self.enter_context(tempfile.TemporaryDirectory())
+    first, *expected = cached_process.run(_LIMITED, folder)
+    second, *found = cached_process.run(_LIMITED, folder)
+    # The versions that are not chosen are given up before they are compiled.
+    self.assertEqual(first, "0 1")
+    self.assertEqual(second, "1 0")
+    self.assertEqual(found, expected)
 
 
 class MemoryCacheTest(absltest.TestCase):
