@@ -50,13 +50,12 @@ def _seconds_of_alike(
   """Returns what is known of instructions that another module has alike."""
   if known is None:
     return {}
+  other, seconds = known
   others = {
-    i.id: i
-    for c in known[0].scheduled_ids
-    for i in known[0].by_id[c].instructions
+    i.id: i for c in other.scheduled_ids for i in other.by_id[c].instructions
   }
   return {
-    i.id: known[1][i.id]
+    i.id: seconds[i.id]
     for c in module.scheduled_ids
     for i in module.by_id[c].instructions
     if i.id in others and i.is_alike(others[i.id])

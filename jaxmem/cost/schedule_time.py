@@ -90,9 +90,11 @@ class ScheduleTrace:
   transfers: list[Transfer]
 
 
-def step_time(module: Module, rates: Rates) -> StepTime:
+def step_time(
+  module: Module, rates: Rates, like: ScheduleTimer | None = None
+) -> StepTime:
   """Estimates when a scheduled module runs and waits; see `ScheduleTimer`."""
-  return ScheduleTimer(module, rates).time(module)
+  return ScheduleTimer(module, rates, like).time(module)
 
 
 def _transfer(

@@ -41,10 +41,9 @@ class RefineTuning:
       11.5 % by that instead of 13.0.
     num_limits: How many limits are tried: with more nothing was found
       (docs/budget-choice.md, "Temporaries").
-    most_greedy_scale: How many times as many greedy runs as usual are made for
-      the shortest orders.
-    greedy_scale_times_steps: For others, that factor times the steps of the
-      order comes to this. What more runs cost and gain is in the same place.
+    greedy_scale: How many times as many greedy runs as usual are made for
+      short orders. What more runs cost and gain is in the same place.
+    few_steps: The most steps of a short order.
     packing_luck: By which fraction of the room a plan may be packed more
       tightly than any that was seen.
     least_saving: A search that could save no more than this fraction of what
@@ -57,8 +56,8 @@ class RefineTuning:
 
   lowest: float = 0.94
   num_limits: int = 4
-  most_greedy_scale: int = 2
-  greedy_scale_times_steps: int = 1000
+  greedy_scale: int = 2
+  few_steps: int = 500
   packing_luck: float = 0.005
   least_saving: float = 0.002
   least_step_share: float = 0.002

@@ -72,10 +72,9 @@ class LimitPlanner:
         is_final=False,
         proves=options.effort == "prove",
       )
-      # What a removed copy leaves takes no time, and nothing else changes.
-      gone = dict.fromkeys(planned.decision.removed_copies, 0.0)
+      timer = cost.ScheduleTimer(planned.module, device.rates, self._timer)
       self._planned = OrderedModule(
-        planned, device.rates, options.offload, self._timer.seconds | gone
+        planned, device.rates, options.offload, timer.seconds
       )
       self._search = EditSearch(self._planned, device.rates, options)
 
@@ -351,8 +350,7 @@ class LimitPlanner:
 
   def _time(self, module: Module) -> cost.StepTime:
     """Estimates what a module takes that was made from the one planned."""
-    timer = cost.ScheduleTimer(module, self._device.rates, self._timer)
-    return timer.time(module)
+    return cost.step_time(module, self._device.rates, self._timer)
 
   def smallest_bytes(self, useful_bytes: int | None = None) -> int:
     """Returns the bytes of the smallest whole program that can be found.

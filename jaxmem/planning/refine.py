@@ -69,11 +69,8 @@ class _Search:
     self._chooser = sketch.base.chooser(sketch.aim.view, effort, with_link=True)
     # From this limit on the edits of the sketch come into question.
     self._lowest = max(sketch.aim.live_limit_bytes, sketch.live_bytes)
-    scale = 1
-    if gathers:
-      num_steps = max(1, sketch.base.num_steps)
-      scale = _TUNING.greedy_scale_times_steps // num_steps
-      scale = max(1, min(scale, _TUNING.most_greedy_scale))
+    is_short = sketch.base.num_steps <= _TUNING.few_steps
+    scale = _TUNING.greedy_scale if gathers and is_short else 1
     self._pool = self._chooser.gather(self._lowest, scale, also)
     self._least_offset = sketch.temp_bytes - sketch.live_bytes
     self._tried: list[_Tried] = []
