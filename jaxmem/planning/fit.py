@@ -28,7 +28,7 @@ from jaxmem.planning.edit_search import EditSearch
 from jaxmem.planning.inner_orders import without_needless
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
-from jaxmem.planning.promise import Promise, promise
+from jaxmem.planning.promise import Promise, may_gain_by_less, promise
 from jaxmem.planning.reorder import (
   plan_module,
   verify_module,
@@ -134,6 +134,19 @@ class LimitPlanner:
     with self._timed():
       return promise(self._planned, self._device, room)
 
+  def may_gain_by_less(self, limit_bytes: int) -> bool:
+    """Whether what needs fewer bytes than fit a limit may be faster.
+
+    Nothing is asked for where XLA's own plan keeps the limit.
+
+    Args:
+      limit_bytes: Most bytes of arguments, outputs and temporaries.
+    """
+    temp_bytes = self.total_bytes - self.fixed_bytes
+    return self.xla_bytes > limit_bytes and may_gain_by_less(
+      self._planned, self._device, temp_bytes
+    )
+
   def fit(
     self, limit_bytes: int, useful_bytes: int | None = None
   ) -> PlannedModule[LimitPlan]:
@@ -165,10 +178,17 @@ class LimitPlanner:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
       wanted: None as well where no such plan is found.
     """
-    found = (
-      self._find(room, limit_bytes, wanted) for room in self._rooms(limit_bytes)
-    )
-    return next((f for f in found if f is not None), None)
+    found: list[PlannedModule[LimitPlan]] = []
+    for room in self._rooms(limit_bytes):
+      planned = self._find(room, limit_bytes, wanted)
+      if planned is not None:
+        found.append(planned)
+        if not self._fits_unedited(limit_bytes):
+          break
+    return min(found, key=lambda f: f.decision.schedule_s, default=None)
+
+  def _fits_unedited(self, limit_bytes: int) -> bool:
+    return self.total_bytes <= limit_bytes
 
   def sketched_s(
     self, limit_bytes: int, wanted: Wanted = ANYTHING
@@ -186,6 +206,7 @@ class LimitPlanner:
       # What is hidden, sketches do not know.
       found = self.find(limit_bytes, wanted)
       return None if found is None else found.decision.schedule_s
+    seconds: list[float] = []
     for room in self._rooms(limit_bytes):
       sketch = self._planned.unedited()
       if sketch.temp_bytes > room:
@@ -193,11 +214,17 @@ class LimitPlanner:
           sketch = self._sketch(room, wanted)
       if sketch is not None:
         mapping_s = self._device.mapping_s(sketch.temp_bytes)
-        return self.step_s + sketch.extra_s + mapping_s
-    return None
+        seconds.append(self.step_s + sketch.extra_s + mapping_s)
+        if not self._fits_unedited(limit_bytes):
+          break
+    return min(seconds, default=None)
 
   def _rooms(self, limit_bytes: int) -> Iterable[int]:
-    """Returns the rooms that plans are made for, until one fits."""
+    """Returns the rooms that plans are made for, until one fits.
+
+    Where no edits are needed, all of them: what was promised of less need not
+    be kept.
+    """
     rooms = [limit_bytes - self.fixed_bytes]
     if self._device.mapping_s(rooms[0]):
       rooms.insert(0, self.promise(limit_bytes).room_bytes)

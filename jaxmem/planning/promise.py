@@ -1,8 +1,9 @@
 """What a module promises to take under a limit, before it is planned for it.
 
 On a CPU a program's temporaries are mapped anew in each run, so that a plan for
-fewer of them may be the faster one. Then it is also what is planned: a larger
-limit must not make a step slower.
+fewer of them may be the faster one. Then it is also what is planned, even where
+the planned order fits without edits: a larger limit must not make a step
+slower. Only a limit that XLA's own plan keeps asks for nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +41,22 @@ class Promise:
     return self.edits_s + _TUNING.sure_mapping_share * self.mapping_s
 
 
+def may_gain_by_less(
+  base: OrderedModule, device: Device, most_bytes: int, fewer_bytes: int = 0
+) -> bool:
+  """Whether mapping fewer temporaries may save enough to be looked for.
+
+  Args:
+    base: The module in its planned order.
+    device: The device planned for.
+    most_bytes: Temporaries that are mapped otherwise.
+    fewer_bytes: Those that are to be mapped.
+  """
+  saved_s = device.mapping_s(most_bytes) - device.mapping_s(fewer_bytes)
+  least_s = _TUNING.least_gain_share * base.step_s
+  return saved_s > 0.0 and _TUNING.sure_mapping_share * saved_s >= least_s
+
+
 def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:
   """Says in little time what a module promises under a limit.
 
@@ -58,30 +75,27 @@ def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:
     mapping_s = device.mapping_s(min(room, needed_bytes))
     return Promise(room_bytes=room, edits_s=edits_s, mapping_s=mapping_s)
 
-  def may_gain(room: int) -> bool:
-    saved_s = device.mapping_s(best.room_bytes) - device.mapping_s(room)
-    least_s = _TUNING.least_gain_share * base.step_s
-    return _TUNING.sure_mapping_share * saved_s >= least_s
-
   best = promised(room_bytes)
-  fits = needed_bytes <= room_bytes
-  if fits or best.edits_s == math.inf or not best.mapping_s:
+  is_kept = base.planned.decision.baseline_bytes <= room_bytes
+  if is_kept or best.edits_s == math.inf or not best.mapping_s:
     return best
+  most_bytes = min(room_bytes, needed_bytes)
   least_bytes = base.bound.num_bytes
   lower = [int(share * needed_bytes) for share in _TUNING.lower_room_shares]
   # With so few none are mapped, so that it may be worth a leap.
   kept_bytes = device.most_kept_bytes
-  for room in [each for each in lower if each < room_bytes]:
+  for room in [each for each in lower if each < most_bytes]:
     if room < max(kept_bytes, least_bytes):
       break
-    if not may_gain(room):
+    if not may_gain_by_less(base, device, most_bytes, room):
       continue
     found = promised(room)
     if found.least_s >= best.least_s:
       break
-    best = found
-  is_near = _TUNING.least_leap * best.room_bytes <= kept_bytes
-  if is_near and least_bytes <= kept_bytes and may_gain(kept_bytes):
+    best, most_bytes = found, room
+  is_near = _TUNING.least_leap * most_bytes <= kept_bytes
+  may_leap = is_near and least_bytes <= kept_bytes
+  if may_leap and may_gain_by_less(base, device, most_bytes, kept_bytes):
     leap = promised(kept_bytes)
     # They stay in caches, too.
     if leap.edits_s < best.edits_s + best.mapping_s:

@@ -69,11 +69,10 @@ def pick(
     every = BlockVersion.every(written, step, rates)
     schedules.begin(every.version.step)
   search = _VersionSearch(as_written, schedules, request)
-  if search.excess_bytes > 0:
-    if stacked_bytes:
-      search.stack_less(stacked_bytes)
-    if step.blocks.number:
-      search.recompute_blocks(step, every)
+  if stacked_bytes and search.xla_bytes > request.limit_bytes:
+    search.stack_less(stacked_bytes)
+  if step.blocks.number and search.may_gain_by_less:
+    search.recompute_blocks(step, every)
   compared, outcome = search.best()
   decided = None
   if _for_comparison(request) == request:
@@ -144,6 +143,12 @@ class _VersionSearch:
     self._device = request.device(schedules.platform)
     self.xla_bytes = written.planner.xla_bytes
     self.excess_bytes = written.planner.total_bytes - self._limit_bytes
+
+  @property
+  def may_gain_by_less(self) -> bool:
+    """Whether the step as it is written does not fit, or may be slower."""
+    planner = self._tried[0].planner
+    return self.excess_bytes > 0 or planner.may_gain_by_less(self._limit_bytes)
 
   def best(self) -> tuple[ComparedVersion, LimitPlan | InfeasibleError]:
     """Returns the cheapest version that fits, or else the smallest.
@@ -231,7 +236,7 @@ class _VersionSearch:
       stacked_bytes: What could be dropped.
     """
     least_bytes = self._tried[0].planner.least_bytes
-    excess_bytes = self.excess_bytes
+    excess_bytes = max(0, self.excess_bytes)
     # Edits may find the other half elsewhere.
     may_halve = least_bytes - excess_bytes // 2 <= self._limit_bytes
     amounts = amounts_to_drop(excess_bytes, stacked_bytes, may_halve)

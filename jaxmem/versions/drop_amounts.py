@@ -14,16 +14,16 @@ def amounts_to_drop(
   """Returns the amounts to try, in ascending order.
 
   Args:
-    excess_bytes: What the program takes above the limit.
+    excess_bytes: What the program takes above the limit; 0 if it fits.
     stacked_bytes: What could be dropped.
     may_halve: Whether half of it may be enough.
   """
   shares = [int(share * stacked_bytes) for share in _TUNING.stacked_shares]
-  amounts: list[SaveBytes] = [excess_bytes]
-  amounts += [amount for amount in shares if amount > excess_bytes]
-  if may_halve:
-    amounts.insert(0, excess_bytes // 2)
-  return [*amounts, "all"]
+  above = [amount for amount in shares if amount > excess_bytes]
+  if not excess_bytes:
+    return [*above, "all"]
+  halves = [excess_bytes // 2] if may_halve else []
+  return [*halves, excess_bytes, *above, "all"]
 
 
 def less_to_drop(
@@ -33,7 +33,7 @@ def less_to_drop(
 
   Args:
     amount: What was dropped, by the jaxpr.
-    excess_bytes: What the program took above the limit before.
+    excess_bytes: What the program took above the limit before; 0 if it fitted.
     spare_bytes: What it takes below the limit now.
 
   Returns:
@@ -41,6 +41,7 @@ def less_to_drop(
     spare than is worth another compile.
   """
   saved_bytes = excess_bytes + spare_bytes
-  if amount == "all" or spare_bytes <= _TUNING.spare_share * saved_bytes:
+  is_little = spare_bytes <= _TUNING.spare_share * saved_bytes
+  if amount == "all" or not excess_bytes or is_little:
     return []
   return [amount * excess_bytes // saved_bytes]

@@ -1,5 +1,6 @@
 """What a search for edits looks at: sketches first, and then for how long."""
 
+import dataclasses
 from unittest import mock
 
 import pytest
@@ -57,15 +58,44 @@ class EditSearchTest(parameterized.TestCase):
     assert again is not None
     self.assertEqual(again.decision.edits, found.decision.edits)
 
-  def test_what_fits_as_it_is_takes_what_its_plan_does(self):
+  def test_a_limit_that_xla_keeps_takes_what_its_plan_does(self):
     planner = _planner()
-    limit = _limit(planner, 1.0)
+    limit = planner.xla_bytes
     found = planner.find(limit)
     assert found is not None
     self.assertEmpty(found.decision.edits.recomputes)
+    self.assertFalse(planner.may_gain_by_less(limit))
     sketched_s = planner.sketched_s(limit)
     assert sketched_s is not None
     self.assertAlmostEqual(sketched_s, found.decision.schedule_s)
+
+  def test_what_fits_is_edited_where_less_is_faster(self):
+    planner = _planner()
+    limit = planner.total_bytes
+    self.assertTrue(planner.may_gain_by_less(limit))
+    kept, found = planner.find(planner.xla_bytes), planner.find(limit)
+    assert kept is not None and found is not None
+    self.assertNotEmpty(found.decision.edits.recomputes)
+    self.assertLess(found.planned_bytes, kept.planned_bytes)
+    self.assertLess(found.decision.schedule_s, kept.decision.schedule_s)
+
+  def test_what_fits_stays_where_less_was_promised_in_vain(self):
+    planner = _planner()
+    limit = planner.total_bytes
+    kept = planner.find(planner.xla_bytes)
+    assert kept is not None
+    slow = 10 * planner.step_s
+    edited = dataclasses.replace(
+      kept, decision=dataclasses.replace(kept.decision, schedule_s=slow)
+    )
+    room = limit - planner.fixed_bytes
+
+    def find(self, for_room, limit_bytes, wanted):
+      del self, limit_bytes, wanted
+      return kept if for_room == room else edited
+
+    with mock.patch.object(LimitPlanner, "_find", find):
+      self.assertIs(planner.find(limit), kept)
 
   def test_nothing_that_is_no_faster_is_sketched(self):
     planner = _planner()

@@ -16,9 +16,13 @@ _MB = 2**20
 _KEPT = _CPU.most_kept_bytes
 
 
-def _base(needed_bytes, seconds, least_bytes=0, step_s=0.01):
+def _base(
+  needed_bytes, seconds, least_bytes=0, step_s=0.01, baseline_bytes=2**40
+):
   """Returns an ordered module that needs so much, and whose edits cost so."""
-  base = mock.Mock(spec_set=["unedited", "estimate", "bound", "step_s"])
+  names = ["unedited", "estimate", "bound", "step_s", "planned"]
+  base = mock.Mock(spec_set=names)
+  base.planned.decision.baseline_bytes = baseline_bytes
   base.step_s = step_s
   base.unedited().temp_bytes = needed_bytes
   base.bound.num_bytes = least_bytes
@@ -40,6 +44,19 @@ class PromiseTest(parameterized.TestCase):
     made = promise(base, _CPU, 900 * _MB)
     self.assertEqual((made.room_bytes, made.edits_s), (900 * _MB, 0.0))
     self.assertEqual(made.mapping_s, _CPU.mapping_s(800 * _MB))
+
+  def test_what_fits_may_be_faster_with_less(self):
+    # Free until half is left, and beyond everything after that.
+    base = _base(800 * _MB, lambda room: 0.0 if room >= 400 * _MB else 1.0)
+    for room_bytes in (800 * _MB, 900 * _MB):
+      made = promise(base, _CPU, room_bytes)
+      self.assertEqual(made.room_bytes, 400 * _MB)
+      self.assertEqual(made.mapping_s, _CPU.mapping_s(400 * _MB))
+
+  def test_what_xla_keeps_by_itself_asks_for_nothing(self):
+    base = _base(800 * _MB, lambda room: 0.0, baseline_bytes=900 * _MB)
+    self.assertEqual(promise(base, _CPU, 900 * _MB).room_bytes, 900 * _MB)
+    self.assertEqual(promise(base, _CPU, 899 * _MB).room_bytes, 200 * _MB)
 
   @parameterized.parameters(0.0, 1e-9)
   def test_cheap_edits_go_as_far_as_they_save(self, cheap_s):

@@ -214,6 +214,9 @@ class _Planner:
     edits_s = missing * self._seconds_per_byte
     return Promise(room_bytes=limit_bytes, edits_s=edits_s, mapping_s=0.0)
 
+  def may_gain_by_less(self, limit_bytes):
+    return self.xla_bytes > limit_bytes
+
   def sketched_s(self, limit_bytes, wanted):
     seconds = self.step_s + self.promise(limit_bytes).edits_s
     return seconds if seconds < wanted.worse_s else None
@@ -331,6 +334,15 @@ class MonotoneTest(parameterized.TestCase):
     self.assertEqual(compiled(1000, 1.0, 0.1), 1)
     self.assertEqual(compiled(999, 0.2, 10.0), 2)
     self.assertEqual(compiled(900, 0.2, 10.0), 2)
+
+  @parameterized.parameters((1500, True), (1000, True), (2000, False))
+  def test_what_fits_is_left_for_what_is_faster(self, limit, is_asked):
+    schedules = _Schedules(traced_case(), 1000, 0.2, -0.1)
+    schedules.as_written.xla_bytes = 2000
+    version = schedules.pick(limit)
+    self.assertEqual(version.choice is not None, is_asked)
+    # Where XLA's own plan keeps the limit, nothing else is compiled.
+    self.assertEqual(schedules.num_compiles > 1, is_asked)
 
   def test_what_a_sketch_says_is_slower_is_not_planned(self):
     traced = traced_case()

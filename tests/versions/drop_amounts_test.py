@@ -13,6 +13,8 @@ class AmountsToDropTest(parameterized.TestCase):
     (600, False, [600, 750, 875, "all"]),
     # More than there is: the shares would be too little.
     (2000, True, [1000, 2000, "all"]),
+    # It fits, and less may be faster.
+    (0, True, [500, 750, 875, "all"]),
   )
   def test_ascending(self, excess_bytes, may_halve, amounts):
     self.assertEqual(amounts_to_drop(excess_bytes, 1000, may_halve), amounts)
@@ -27,6 +29,8 @@ class LessToDropTest(parameterized.TestCase):
     # Another compile is not worth a tenth of what was saved, or less.
     (3000, 3000, 300, []),
     (3000, 3000, 0, []),
+    # It fitted before.
+    (500, 0, 900, []),
     # Nothing says how much that was by the jaxpr.
     ("all", 3000, 3000, []),
   )
