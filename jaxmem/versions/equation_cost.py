@@ -82,13 +82,31 @@ def equation_seconds(
   if products:
     precision = _precision(eqn, rates)
     return rates.seconds({precision: products}, 0.0, read + written)
+  scalar = scalar_flops(eqn, rates)
   if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
-    elements = sum(_elements(v.aval) for v in eqn.invars)
-    return rates.seconds({}, elements, read + written)
-  elements = sum(_elements(v.aval) for v in eqn.outvars)
-  scalar = elements * _flops_per_element(name, rates)
+    return rates.seconds({}, scalar, read + written)
   written = 0 if is_fused else written
   return rates.seconds({}, scalar, written) - rates.launch_s
+
+
+def scalar_flops(eqn: core.JaxprEqn, rates: Rates) -> float:
+  """Returns the flops of an equation besides those of products.
+
+  Callees are included. An element of a result counts for what it takes, one
+  that is reduced once.
+  """
+  bodies = [*core.jaxprs_in_params(eqn.params)]
+  name = eqn.primitive.name
+  if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
+    return sum(_elements(v.aval) for v in eqn.invars)
+  if bodies:
+    return num_runs(eqn) * sum(
+      scalar_flops(inner, rates) for body in bodies for inner in body.eqns
+    )
+  if memory.renamed(eqn, views=True) or product_flops(eqn):
+    return 0.0
+  elements = sum(_elements(v.aval) for v in eqn.outvars)
+  return elements * _flops_per_element(name, rates)
 
 
 def jaxpr_seconds(

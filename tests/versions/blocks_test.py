@@ -242,6 +242,13 @@ class KeepTest(parameterized.TestCase):
     tanh = 2 * rows * width + 2 * rows * width + 2 * width
     expected = sum(_RATES.seconds({}, 0.0, 4 * n) for n in (scaled, tanh))
     self.assertAlmostEqual(fused_seconds(recipe, _RATES), expected, places=9)
+    # A CPU spends more on a hyperbolic tangent and a sum for each element than
+    # on reading it.
+    cpu = cost.for_target("cpu")
+    flops = 2 * rows * width * (1 / cpu.efficiency.transcendental + 1)
+    expected = cpu.seconds({}, 0.0, 4 * scaled)
+    expected += cpu.seconds({}, flops, 0.0)
+    self.assertAlmostEqual(fused_seconds(recipe, cpu), expected, places=9)
 
   def test_more_bytes_less_work(self):
     step, args = blocks_cases.CASES["chain"]()

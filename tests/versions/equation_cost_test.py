@@ -50,6 +50,21 @@ class SecondsTest(parameterized.TestCase):
     found = seconds(jnp.matmul, array(2, 4), array(4, 3), rates=SLOW)
     self.assertAlmostEqual(found, 104.0)
 
+  def test_scalar_flops(self):
+    def smooth(x):
+      return jax.nn.relu(jnp.tanh(x) * 2.0)
+
+    def flops(fun, *shapes):
+      eqns = jax.make_jaxpr(fun)(*shapes).eqns
+      return sum(equation_cost.scalar_flops(eqn, SLOW) for eqn in eqns)
+
+    # Of 20 numbers a hyperbolic tangent takes 10 flops each; a product and a
+    # maximum, which is called, one.
+    self.assertEqual(flops(smooth, array(20)), 20 * (10 + 1 + 1))
+    # What is reduced counts, and products and views do not.
+    self.assertEqual(flops(lambda x: x.reshape(4, 5).sum(0), array(20)), 20)
+    self.assertEqual(flops(jnp.matmul, array(2, 4), array(4, 3)), 0)
+
   def test_what_is_fused_is_not_written(self):
     jaxpr = jax.make_jaxpr(lambda x: jnp.sin(x) * x)(array(20))
     # A sine and a product of 20 numbers at 1 and 10 per second, or 80 bytes

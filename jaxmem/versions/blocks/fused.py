@@ -11,7 +11,7 @@ from jax.extend import core
 
 from jaxmem.cost import Rates
 from jaxmem.versions.blocks.recipe import Recipe
-from jaxmem.versions.equation_cost import is_heavy_eqn
+from jaxmem.versions.equation_cost import is_heavy_eqn, scalar_flops
 from jaxmem.versions.values import Values, num_bytes, operands, results, walk
 
 # What products look through: other orders and types of the same elements.
@@ -38,17 +38,20 @@ def fused_seconds(recipe: Recipe, rates: Rates) -> float:
   ]
   within = made.keys() - {*written}
 
-  def touched_bytes(kernel: core.Var) -> int:
-    """Bytes that a kernel writes and reads."""
+  def seconds(kernel: core.Var) -> float:
+    inside = {kernel, *within}
 
     def sources(var: core.Var) -> Collection[core.Var]:
-      is_inside = var is kernel or var in within
-      return operands(made[var]) if is_inside else ()
+      return operands(made[var]) if var in inside else ()
 
-    touched = walk([kernel], sources)
-    return sum(num_bytes(v) for v in touched if v not in within)
+    touched = [*walk([kernel], sources)]
+    num_touched = sum(num_bytes(v) for v in touched if v not in within)
+    # What two kernels read of it, both make.
+    eqns = {id(made[v]): made[v] for v in touched if v in inside}
+    scalar = sum(scalar_flops(eqn, rates) for eqn in eqns.values())
+    return rates.seconds({}, scalar, num_touched)
 
-  return sum(rates.seconds({}, 0.0, touched_bytes(v)) for v in written)
+  return sum(seconds(v) for v in written)
 
 
 def _is_operand(
