@@ -8,6 +8,7 @@ this for compiled modules.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from jax.extend import core
@@ -16,13 +17,31 @@ from jaxmem.cost import Precision, Rates
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, memory
 from jaxmem.versions.bodies import num_runs, num_shards
 
+# What factorizations of an m by n matrix take, in flops by m n min(m, n): Golub
+# and Van Loan, Matrix Computations. A triangular solve counts as n rows of its
+# right side.
+_FACTORIZATIONS = {
+  "cholesky": 1 / 3,
+  "eig": 25.0,
+  "eigh": 9.0,
+  "geqp3": 2.0,
+  "geqrf": 2.0,
+  "hessenberg": 10 / 3,
+  "householder_product": 2.0,
+  "lu": 2 / 3,
+  "qr": 4.0,
+  "schur": 25.0,
+  "svd": 20.0,
+  "tridiagonal": 4 / 3,
+}
 # XLA makes each of these a kernel, which reads all of its operands.
-_KERNELS_OF_THEIR_OWN = frozenset(
+_KERNELS_OF_THEIR_OWN = frozenset(_FACTORIZATIONS) | frozenset(
   """
-  argmax argmin cholesky cumlogsumexp cummax cummin cumprod cumsum eigh fft
-  lu qr reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
+  approx_top_k argmax argmin cumlogsumexp cummax cummin cumprod cumsum fft
+  reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
   reduce_window reduce_window_max reduce_window_sum scatter scatter-add
   scatter_add select_and_scatter_add sort top_k triangular_solve
+  tridiagonal_solve
   """.split()
 )
 # Threefry makes each random word in 20 rounds of about five operations.
@@ -43,10 +62,10 @@ COLLECTIVES = frozenset(
 # The other collectives count as gathers of what is larger, operand or result.
 _REDUCTIONS = frozenset("pmax pmin psum psum2 psum_invariant".split())
 # Kernels of their own besides products; results of these are worth keeping.
-_HEAVY = frozenset(
+_HEAVY = frozenset(_FACTORIZATIONS) | frozenset(
   """
-  cholesky cond cumlogsumexp cummax cummin cumprod cumsum eigh fft lu qr
-  random_bits scan sort threefry2x32 top_k triangular_solve
+  approx_top_k cond cumlogsumexp cummax cummin cumprod cumsum fft random_bits
+  scan sort threefry2x32 top_k triangular_solve tridiagonal_solve
   """.split()
 )
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
@@ -97,6 +116,12 @@ def scalar_flops(eqn: core.JaxprEqn, rates: Rates) -> float:
   """
   bodies = [*core.jaxprs_in_params(eqn.params)]
   name = eqn.primitive.name
+  if name in _FACTORIZATIONS:
+    *_, rows, columns = _shape(eqn.invars[0].aval)
+    least = min(rows, columns)
+    return _FACTORIZATIONS[name] * _elements(eqn.invars[0].aval) * least
+  if name == "triangular_solve":
+    return _elements(eqn.invars[1].aval) * _shape(eqn.invars[0].aval)[-1]
   if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
     return sum(_elements(v.aval) for v in eqn.invars)
   if bodies:
@@ -122,14 +147,21 @@ def product_flops(eqn: core.JaxprEqn) -> float:
   """Returns the flops of a matrix product or convolution; 0 for others.
 
   A multiply-add counts as two. Padding of convolutions counts as if it were
-  data.
+  data. A ragged product is one for every group of all rows, as XLA makes it on
+  CPUs and GPUs.
   """
   name = eqn.primitive.name
-  if name == "dot_general":
+  if name in ("dot_general", "scaled_dot"):
     (contracting, _), _ = eqn.params["dimension_numbers"]
-    shape = _shape(eqn.invars[0].aval)
-    depth = math.prod(shape[axis] for axis in contracting)
-    return 2.0 * _elements(eqn.outvars[0].aval) * depth
+    return 2.0 * _elements(eqn.outvars[0].aval) * _depth(eqn, contracting)
+  if name == "ragged_dot_general":
+    numbers = eqn.params["ragged_dot_dimension_numbers"]
+    (contracting, _), _ = numbers.dot_dimension_numbers
+    # Otherwise there is a result for each group.
+    is_shared = numbers.rhs_group_dimensions
+    groups = _shape(eqn.invars[2].aval)[-1] if is_shared else 1
+    per_group = _elements(eqn.outvars[0].aval) * _depth(eqn, contracting)
+    return 2.0 * groups * per_group
   if name == "conv_general_dilated":
     kernel = eqn.invars[1].aval
     features = _shape(kernel)[eqn.params["dimension_numbers"].rhs_spec[0]]
@@ -161,6 +193,11 @@ def _precision(eqn: core.JaxprEqn, rates: Rates) -> Precision:
   asked = str(eqn.params.get("precision"))
   is_highest = "HIGHEST" in asked or itemsize > 4
   return "fp32" if is_highest else rates.float32_products
+
+
+def _depth(eqn: core.JaxprEqn, contracting: Iterable[int]) -> int:
+  shape = _shape(eqn.invars[0].aval)
+  return math.prod(shape[axis] for axis in contracting)
 
 
 def _shape(aval: Any) -> tuple[int, ...]:

@@ -45,6 +45,39 @@ class SecondsTest(parameterized.TestCase):
     )
     self.assertAlmostEqual(found, 2 * 30 * 7 / rate, places=5)
 
+  def test_ragged_products(self):
+    # XLA multiplies all of 12 rows with the matrix of each of three groups, as
+    # it does for the gradients of both.
+    def product(x, weights, sizes):
+      return jax.lax.ragged_dot(x, weights, sizes).sum()
+
+    shapes = array(12, 7), array(3, 7, 5), array(3, dtype=jnp.int32)
+    jaxpr = jax.make_jaxpr(jax.grad(product, argnums=(0, 1)))(*shapes)
+    ragged = [e for e in jaxpr.eqns if e.primitive.name == "ragged_dot_general"]
+    self.assertLen(ragged, 3)
+    for eqn in ragged:
+      self.assertEqual(equation_cost.product_flops(eqn), 2 * 3 * 12 * 7 * 5)
+      self.assertTrue(equation_cost.is_heavy_eqn(eqn))
+
+  @parameterized.parameters(
+    (lambda a: jax.lax.linalg.cholesky(a, symmetrize_input=False), 6**3 / 3),
+    (lambda a: jax.lax.linalg.eigh(a, symmetrize_input=False), 9 * 6**3),
+    (jax.lax.linalg.lu, 2 / 3 * 6**3),
+  )
+  def test_factorizations(self, fun, expected):
+    jaxpr = jax.make_jaxpr(fun)(array(6, 6))
+    heavy = [e for e in jaxpr.eqns if equation_cost.is_heavy_eqn(e)]
+    (flops,) = (equation_cost.scalar_flops(eqn, SLOW) for eqn in heavy)
+    self.assertAlmostEqual(flops, expected)
+
+  def test_triangular_solve(self):
+    # 6 by 6, with 4 columns on the right: 6 multiply-adds for each of 24.
+    jaxpr = jax.make_jaxpr(
+      lambda a, b: jax.lax.linalg.triangular_solve(a, b, left_side=True)
+    )(array(6, 6), array(6, 4))
+    (eqn,) = jaxpr.eqns
+    self.assertEqual(equation_cost.scalar_flops(eqn, SLOW), 6 * 24)
+
   def test_product_bound_by_memory(self):
     # Reads 2x4 and 4x3, writes 2x3 of 4 bytes: 104 bytes.
     found = seconds(jnp.matmul, array(2, 4), array(4, 3), rates=SLOW)
