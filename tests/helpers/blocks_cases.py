@@ -103,6 +103,19 @@ def _branches() -> Case:
   return train(loss, weights(), batch())
 
 
+def _ragged_experts() -> Case:
+  def loss(params, x):
+    for p in params:
+      experts = p["w"].reshape(WIDTH, 2, WIDTH).transpose(1, 0, 2)
+      chosen = (x[:, 0] > 0).astype(jnp.int32)
+      rows, sizes = jnp.argsort(chosen), jnp.bincount(chosen, length=2)
+      hidden = jnp.tanh(jax.lax.ragged_dot(jnp.sin(x)[rows], experts, sizes))
+      x = x + jnp.zeros_like(x).at[rows].set(hidden)
+    return _mean_square(x)
+
+  return train(loss, weights(), batch())
+
+
 def _inner_scan() -> Case:
   def loss(params, x):
     for p in params:
@@ -239,6 +252,7 @@ CASES = {
   "dropout": _dropout,
   "custom derivative": _custom_derivative,
   "branches": _branches,
+  "ragged experts": _ragged_experts,
   "inner scan": _inner_scan,
   "while loop": _while_loop,
   "callbacks": _printing,

@@ -250,6 +250,13 @@ class KeepTest(parameterized.TestCase):
     expected += cpu.seconds({}, flops, 0.0)
     self.assertAlmostEqual(fused_seconds(recipe, cpu), expected, places=9)
 
+  def test_ragged_products_are_kept(self):
+    values = blocks_cases.values("ragged experts")
+    groups = make_groups(values, find_blocks(values), 99)
+    kept = choose_kept(groups, 2**40, _RATES, Chooser())
+    eqns = [values.jaxpr.eqns[values.definers[v]] for v in kept]
+    self.assertIn("ragged_dot_general", {e.primitive.name for e in eqns})
+
   def test_more_bytes_less_work(self):
     step, args = blocks_cases.CASES["chain"]()
     found = blocks.BlockStep(jax.make_jaxpr(step)(*args))
