@@ -1,6 +1,7 @@
 """What instructions cost: operations, bytes, and seconds on a device."""
 
 from jaxmem.cost.collectives import collective_seconds, moved_bytes
+from jaxmem.cost.factorizations import FACTORIZATIONS, factorization_flops
 from jaxmem.cost.flops import FlopCounter, Flops
 from jaxmem.cost.links import Links
 from jaxmem.cost.rates import (
@@ -29,6 +30,7 @@ from jaxmem.cost.traffic import TrafficCounter, array_bytes, trip_count
 __all__ = [
   "CPU",
   "DATA_SHEETS",
+  "FACTORIZATIONS",
   "Device",
   "Efficiency",
   "FlopCounter",
@@ -46,6 +48,7 @@ __all__ = [
   "array_bytes",
   "collective_seconds",
   "device_for",
+  "factorization_flops",
   "for_target",
   "has_transfers",
   "instruction_seconds",

@@ -17,6 +17,7 @@ import numpy as np
 from jaxmem_hlo.module import ELEMENTWISE, Instruction, Module, shapes
 from jaxmem_hlo.proto import hlo_pb2
 
+from jaxmem.cost.factorizations import factorization_flops
 from jaxmem.cost.products import (
   CUBLAS_PRODUCT,
   CUDNN_CONVOLUTION,
@@ -53,12 +54,14 @@ class Flops:
   Attributes:
     products: Of matrix products and convolutions.
     looped: Of convolutions that XLA:CPU computes in plain loops.
+    factorized: Of factorizations of matrices, and of triangular solves.
     scalar: Of everything else but transcendental functions.
     transcendental: Evaluations of transcendental functions.
   """
 
   products: dict[ProductKind, float] = dataclasses.field(default_factory=dict)
   looped: float = 0.0
+  factorized: float = 0.0
   scalar: float = 0.0
   transcendental: float = 0.0
 
@@ -67,6 +70,7 @@ class Flops:
     for key, flops in other.products.items():
       self.products[key] = self.products.get(key, 0.0) + times * flops
     self.looped += times * other.looped
+    self.factorized += times * other.factorized
     self.scalar += times * other.scalar
     self.transcendental += times * other.transcendental
 
@@ -142,6 +146,10 @@ class FlopCounter:
     """
     opcode = instruction.opcode
     flops = Flops()
+    factorized = self._factorized(instruction)
+    if factorized is not None:
+      flops.factorized = factorized
+      return flops
     product = self._product(instruction)
     if product is not None and _is_looped(instruction):
       flops.looped = product
@@ -172,6 +180,17 @@ class FlopCounter:
 
   def _operand(self, instruction: Instruction, number: int) -> hlo_pb2.Shape:
     return instruction.computation.by_id[instruction.operands[number]].shape
+
+  def _factorized(self, instruction: Instruction) -> float | None:
+    """Flops of a factorization or triangular solve; None for anything else."""
+    name = instruction.opcode
+    if name == "custom-call":
+      name = instruction.proto.custom_call_target
+    elif name not in ("cholesky", "triangular-solve"):
+      return None
+    numbers = range(min(2, len(instruction.operands)))
+    given = [self._operand(instruction, n).dimensions for n in numbers]
+    return factorization_flops(name, given)
 
   def _product(self, instruction: Instruction) -> float | None:
     """Flops of a matrix product or convolution; None for anything else."""

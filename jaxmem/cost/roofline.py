@@ -114,6 +114,7 @@ class _Roofline:
       flops.scalar
       + flops.transcendental / efficiency.transcendental
       + flops.looped / efficiency.looped
+      + flops.factorized / efficiency.factorized
     )
     num_bytes = self._traffic.count(instruction)
     if efficiency.strided < 1:

@@ -13,29 +13,12 @@ from typing import Any
 
 from jax.extend import core
 
-from jaxmem.cost import Precision, Rates
+from jaxmem.cost import FACTORIZATIONS, Precision, Rates, factorization_flops
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, memory
 from jaxmem.versions.bodies import num_runs, num_shards
 
-# What factorizations of an m by n matrix take, in flops by m n min(m, n): Golub
-# and Van Loan, Matrix Computations. A triangular solve counts as n rows of its
-# right side.
-_FACTORIZATIONS = {
-  "cholesky": 1 / 3,
-  "eig": 25.0,
-  "eigh": 9.0,
-  "geqp3": 2.0,
-  "geqrf": 2.0,
-  "hessenberg": 10 / 3,
-  "householder_product": 2.0,
-  "lu": 2 / 3,
-  "qr": 4.0,
-  "schur": 25.0,
-  "svd": 20.0,
-  "tridiagonal": 4 / 3,
-}
 # XLA makes each of these a kernel, which reads all of its operands.
-_KERNELS_OF_THEIR_OWN = frozenset(_FACTORIZATIONS) | frozenset(
+_KERNELS_OF_THEIR_OWN = FACTORIZATIONS | frozenset(
   """
   approx_top_k argmax argmin cumlogsumexp cummax cummin cumprod cumsum fft
   reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
@@ -62,7 +45,7 @@ COLLECTIVES = frozenset(
 # The other collectives count as gathers of what is larger, operand or result.
 _REDUCTIONS = frozenset("pmax pmin psum psum2 psum_invariant".split())
 # Kernels of their own besides products; results of these are worth keeping.
-_HEAVY = frozenset(_FACTORIZATIONS) | frozenset(
+_HEAVY = FACTORIZATIONS | frozenset(
   """
   approx_top_k cond cumlogsumexp cummax cummin cumprod cumsum fft random_bits
   scan sort threefry2x32 top_k triangular_solve tridiagonal_solve
@@ -116,12 +99,9 @@ def scalar_flops(eqn: core.JaxprEqn, rates: Rates) -> float:
   """
   bodies = [*core.jaxprs_in_params(eqn.params)]
   name = eqn.primitive.name
-  if name in _FACTORIZATIONS:
-    *_, rows, columns = _shape(eqn.invars[0].aval)
-    least = min(rows, columns)
-    return _FACTORIZATIONS[name] * _elements(eqn.invars[0].aval) * least
-  if name == "triangular_solve":
-    return _elements(eqn.invars[1].aval) * _shape(eqn.invars[0].aval)[-1]
+  factorized = factorization_flops(name, [_shape(v.aval) for v in eqn.invars])
+  if factorized is not None:
+    return factorized / rates.efficiency.factorized
   if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
     return sum(_elements(v.aval) for v in eqn.invars)
   if bodies:

@@ -134,6 +134,23 @@ def _products(module):
   return sum(f.looped + sum(f.products.values()) for f in found)
 
 
+# Of a 24 by 24 matrix: functions, and the flops of what a library computes.
+_FACTORIZATIONS = (
+  (
+    lambda a: jax.lax.linalg.cholesky(a, symmetrize_input=False),
+    24**3 / 3,
+  ),
+  (lambda a: jax.lax.linalg.lu(a)[0], 2 / 3 * 24**3),
+  # Householder vectors, and the matrix that they stand for.
+  (lambda a: jnp.linalg.qr(a).Q, 4 * 24**3),
+  (lambda a: jax.lax.linalg.eigh(a, symmetrize_input=False), 9 * 24**3),
+  (
+    lambda a: jax.lax.linalg.triangular_solve(a, a[:, :5], left_side=True),
+    24 * 24 * 5,
+  ),
+)
+
+
 class FlopsTest(parameterized.TestCase):
   def _products_of(self, function, *args):
     return _products(_captured(function, *args).module)
@@ -199,6 +216,23 @@ class FlopsTest(parameterized.TestCase):
     products = sum(found.products.values())
     expected = (flops, 0) if is_looped else (0, flops)
     self.assertEqual((found.looped, products), expected)
+
+  @parameterized.parameters(*_FACTORIZATIONS)
+  def test_factorizations(self, function, expected):
+    self._check_factorized(function, expected, None)
+
+  @parameterized.parameters(*_FACTORIZATIONS)
+  @unittest.skipUnless(targets.is_available("h200"), "needs JAX's CUDA plugin")
+  def test_factorizations_of_gpus(self, function, expected):
+    self._check_factorized(function, expected, "h200")
+
+  def _check_factorized(self, function, expected, target):
+    a = jax.ShapeDtypeStruct((24, 24), jnp.float32)
+    module = _captured(function, a, target=target).module
+    counter = FlopCounter(module)
+    found = [counter.count(instruction) for instruction in _all(module)]
+    self.assertAlmostEqual(sum(f.factorized for f in found), expected)
+    self.assertEqual(sum(sum(f.products.values()) for f in found), 0.0)
 
   def test_cublas(self):
     builder = tiny_hlo.Builder()
