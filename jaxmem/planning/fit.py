@@ -134,17 +134,15 @@ class LimitPlanner:
     with self._timed():
       return promise(self._planned, self._device, room)
 
-  def may_gain_by_less(self, limit_bytes: int) -> bool:
-    """Whether what needs fewer bytes than fit a limit may be faster.
-
-    Nothing is asked for where XLA's own plan keeps the limit.
+  def may_gain_by_less(self, again_s: float) -> bool:
+    """Whether what needs fewer temporaries may be faster without edits.
 
     Args:
-      limit_bytes: Most bytes of arguments, outputs and temporaries.
+      again_s: Seconds that it takes longer, at least.
     """
     temp_bytes = self.total_bytes - self.fixed_bytes
-    return self.xla_bytes > limit_bytes and may_gain_by_less(
-      self._planned, self._device, temp_bytes
+    return may_gain_by_less(
+      self._planned, self._device, temp_bytes, again_s=again_s
     )
 
   def fit(

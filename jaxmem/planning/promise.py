@@ -42,7 +42,11 @@ class Promise:
 
 
 def may_gain_by_less(
-  base: OrderedModule, device: Device, most_bytes: int, fewer_bytes: int = 0
+  base: OrderedModule,
+  device: Device,
+  most_bytes: int,
+  fewer_bytes: int = 0,
+  again_s: float = 0.0,
 ) -> bool:
   """Whether mapping fewer temporaries may save enough to be looked for.
 
@@ -51,10 +55,11 @@ def may_gain_by_less(
     device: The device planned for.
     most_bytes: Temporaries that are mapped otherwise.
     fewer_bytes: Those that are to be mapped.
+    again_s: Seconds of what runs again for it, at least.
   """
-  saved_s = device.mapping_s(most_bytes) - device.mapping_s(fewer_bytes)
-  least_s = _TUNING.least_gain_share * base.step_s
-  return saved_s > 0.0 and _TUNING.sure_mapping_share * saved_s >= least_s
+  mapped_s = device.mapping_s(most_bytes) - device.mapping_s(fewer_bytes)
+  saved_s = _TUNING.sure_mapping_share * mapped_s - again_s
+  return mapped_s > 0.0 and saved_s >= _TUNING.least_gain_share * base.step_s
 
 
 def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:

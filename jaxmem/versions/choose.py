@@ -71,7 +71,7 @@ def pick(
   search = _VersionSearch(as_written, schedules, request)
   if stacked_bytes and search.xla_bytes > request.limit_bytes:
     search.stack_less(stacked_bytes)
-  if step.blocks.number and search.may_gain_by_less:
+  if step.blocks.number and search.xla_bytes > request.limit_bytes:
     search.recompute_blocks(step, every)
   compared, outcome = search.best()
   decided = None
@@ -143,12 +143,6 @@ class _VersionSearch:
     self._device = request.device(schedules.platform)
     self.xla_bytes = written.planner.xla_bytes
     self.excess_bytes = written.planner.total_bytes - self._limit_bytes
-
-  @property
-  def may_gain_by_less(self) -> bool:
-    """Whether the step as it is written does not fit, or may be slower."""
-    planner = self._tried[0].planner
-    return self.excess_bytes > 0 or planner.may_gain_by_less(self._limit_bytes)
 
   def best(self) -> tuple[ComparedVersion, LimitPlan | InfeasibleError]:
     """Returns the cheapest version that fits, or else the smallest.
@@ -264,7 +258,8 @@ class _VersionSearch:
 
     All of them are tried even where edits fit for little: a version may be
     faster than the step as it is written, whatever the limit is, and a larger
-    limit must not cost more for want of it.
+    limit must not cost more for want of it. Where nothing needs to be edited,
+    only if mapping fewer temporaries may save more than products take.
 
     Args:
       step: The step as it is written.
@@ -272,7 +267,12 @@ class _VersionSearch:
     """
     if first is None:
       first = BlockVersion.every(self._written, step, self._device.rates)
-    every, recomputed = self._try(first.version), first.recomputed
+    recomputed, written = first.recomputed, self._tried[0].planner
+    if self.excess_bytes <= 0 and not written.may_gain_by_less(
+      recomputed.again_s
+    ):
+      return
+    every = self._try(first.version)
     room = self._limit_bytes - every.planner.total_bytes
     if room <= 0 and self._device.num_devices > 1:
       # What was gathered for the forward pass need not stay.

@@ -207,6 +207,7 @@ class _Planner:
     self.fixed_bytes = 0
     self.step_s = step_s
     self.num_planned = 0
+    self.saved_s = 0.0
     self._seconds_per_byte = seconds_per_byte
 
   def promise(self, limit_bytes):
@@ -214,8 +215,8 @@ class _Planner:
     edits_s = missing * self._seconds_per_byte
     return Promise(room_bytes=limit_bytes, edits_s=edits_s, mapping_s=0.0)
 
-  def may_gain_by_less(self, limit_bytes):
-    return self.xla_bytes > limit_bytes
+  def may_gain_by_less(self, again_s):
+    return again_s < self.saved_s
 
   def sketched_s(self, limit_bytes, wanted):
     seconds = self.step_s + self.promise(limit_bytes).edits_s
@@ -335,14 +336,18 @@ class MonotoneTest(parameterized.TestCase):
     self.assertEqual(compiled(999, 0.2, 10.0), 2)
     self.assertEqual(compiled(900, 0.2, 10.0), 2)
 
-  @parameterized.parameters((1500, True), (1000, True), (2000, False))
-  def test_what_fits_is_left_for_what_is_faster(self, limit, is_asked):
+  @parameterized.parameters(
+    (1500, 1.0, True), (1000, 1.0, True), (1500, 0.0, False), (2000, 1.0, False)
+  )
+  def test_what_fits_is_left_for_what_is_faster(self, limit, saved_s, is_tried):
     schedules = _Schedules(traced_case(), 1000, 0.2, -0.1)
     schedules.as_written.xla_bytes = 2000
+    schedules.as_written.saved_s = saved_s
     version = schedules.pick(limit)
-    self.assertEqual(version.choice is not None, is_asked)
-    # Where XLA's own plan keeps the limit, nothing else is compiled.
-    self.assertEqual(schedules.num_compiles > 1, is_asked)
+    # Not where mapping less cannot save what runs again, and not where XLA's
+    # own plan keeps the limit.
+    self.assertEqual(version.choice is not None, is_tried)
+    self.assertEqual(schedules.num_compiles > 1, is_tried)
 
   def test_what_a_sketch_says_is_slower_is_not_planned(self):
     traced = traced_case()
