@@ -28,9 +28,8 @@ _FACTORS = {
 }
 FACTORIZATIONS = frozenset(_FACTORS)
 _TRIANGULAR_SOLVE = "triangular_solve"
-# What the names of library functions have in them, and XLA's opcodes.
+# What the names of library functions have in them, and an opcode of XLA's.
 _ROUTINES = {
-  "cholesky": "cholesky",
   "geev": "eig",
   "gees": "schur",
   "gehrd": "hessenberg",

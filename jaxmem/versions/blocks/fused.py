@@ -39,15 +39,16 @@ def fused_seconds(recipe: Recipe, rates: Rates) -> float:
   within = made.keys() - {*written}
 
   def seconds(kernel: core.Var) -> float:
-    inside = {kernel, *within}
+    def is_inside(var: core.Var) -> bool:
+      return var is kernel or var in within
 
     def sources(var: core.Var) -> Collection[core.Var]:
-      return operands(made[var]) if var in inside else ()
+      return operands(made[var]) if is_inside(var) else ()
 
     touched = [*walk([kernel], sources)]
     num_touched = sum(num_bytes(v) for v in touched if v not in within)
     # What two kernels read of it, both make.
-    eqns = {id(made[v]): made[v] for v in touched if v in inside}
+    eqns = {id(made[v]): made[v] for v in touched if is_inside(v)}
     scalar = sum(scalar_flops(eqn, rates) for eqn in eqns.values())
     return rates.seconds({}, scalar, num_touched)
 
