@@ -26,8 +26,8 @@ _FACTORS = {
   "svd": 20.0,
   "tridiagonal": 4 / 3,
 }
-FACTORIZATIONS = frozenset(_FACTORS)
 _TRIANGULAR_SOLVE = "triangular_solve"
+FACTORIZATIONS = frozenset({*_FACTORS, _TRIANGULAR_SOLVE})
 # What the names of library functions have in them, and an opcode of XLA's.
 _ROUTINES = {
   "geev": "eig",

@@ -69,10 +69,11 @@ def pick(
     every = BlockVersion.every(written, step, rates)
     schedules.begin(every.version.step)
   search = _VersionSearch(as_written, schedules, request)
-  if stacked_bytes and search.xla_bytes > request.limit_bytes:
-    search.stack_less(stacked_bytes)
-  if step.blocks.number and search.xla_bytes > request.limit_bytes:
-    search.recompute_blocks(step, every)
+  if search.xla_bytes > request.limit_bytes:
+    if stacked_bytes:
+      search.stack_less(stacked_bytes)
+    if step.blocks.number:
+      search.recompute_blocks(step, every)
   compared, outcome = search.best()
   decided = None
   if _for_comparison(request) == request:
@@ -268,9 +269,8 @@ class _VersionSearch:
     if first is None:
       first = BlockVersion.every(self._written, step, self._device.rates)
     recomputed, written = first.recomputed, self._tried[0].planner
-    if self.excess_bytes <= 0 and not written.may_gain_by_less(
-      recomputed.again_s
-    ):
+    fits = self.excess_bytes <= 0
+    if fits and not written.may_gain_by_less(recomputed.again_s):
       return
     every = self._try(first.version)
     room = self._limit_bytes - every.planner.total_bytes

@@ -23,8 +23,7 @@ _KERNELS_OF_THEIR_OWN = FACTORIZATIONS | frozenset(
   approx_top_k argmax argmin cumlogsumexp cummax cummin cumprod cumsum fft
   reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
   reduce_window reduce_window_max reduce_window_sum scatter scatter-add
-  scatter_add select_and_scatter_add sort top_k triangular_solve
-  tridiagonal_solve
+  scatter_add select_and_scatter_add sort top_k tridiagonal_solve
   """.split()
 )
 # Threefry makes each random word in 20 rounds of about five operations.
@@ -48,7 +47,7 @@ _REDUCTIONS = frozenset("pmax pmin psum psum2 psum_invariant".split())
 _HEAVY = FACTORIZATIONS | frozenset(
   """
   approx_top_k cond cumlogsumexp cummax cummin cumprod cumsum fft random_bits
-  scan sort threefry2x32 top_k triangular_solve tridiagonal_solve
+  scan sort threefry2x32 top_k tridiagonal_solve
   """.split()
 )
 _RANDOM = frozenset({"random_bits", "threefry2x32", "rng_bit_generator"})
