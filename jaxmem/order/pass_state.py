@@ -113,8 +113,8 @@ class PassState:
   Attributes:
     live: Bytes live between two steps.
     log: The nodes that have run, in order.
-    plus: For each node, the bytes that it would start.
-    net: The same minus the bytes that it would free. It only ever falls.
+    freed: For each node, the bytes that it would free.
+    net: The bytes that it would start, less these. It only ever falls.
     waiting: For each node, how many nodes it waits for; -1 once it has run.
     eager_waiting: The same without lazy nodes.
     started: For each buffer, 0 until it is live, then 1 + the node.
@@ -129,7 +129,7 @@ class PassState:
     num_nodes = graph.num_nodes
     sizes = graph.sizes
     self.live = 0
-    self.plus = [0] * num_nodes
+    self.freed = [0] * num_nodes
     self.net = [0] * num_nodes
     self.started = [num_nodes + 1 if first else 0 for first in graph.live_first]
     self.remaining = [
@@ -141,10 +141,10 @@ class PassState:
         self.live += sizes[b]
       elif not graph.live_first[b]:
         for u in touchers:
-          self.plus[u] += sizes[b]
           self.net[u] += sizes[b]
       if self.remaining[b] == 1:
         self.net[touchers[0]] -= sizes[b]
+        self.freed[touchers[0]] += sizes[b]
     self.waiting = [len(before) for before in graph.before]
     self.eager_waiting = [
       sum(not graph.lazy[p] for p in before) for before in graph.before
@@ -180,14 +180,14 @@ class PassState:
 
   def peak_of(self, v: int) -> int:
     """Bytes that would be live while v runs now."""
-    peak = self.live + self.plus[v] + self.graph.extra[v]
+    peak = self.live + self.net[v] + self.freed[v] + self.graph.extra[v]
     return peak - self.shared_bytes(v) if self.graph.shares[v] else peak
 
   def run(self, v: int) -> int:
     """Runs v, which waits for nothing; returns the bytes live meanwhile."""
     graph = self.graph
     sizes, touchers, mine = graph.sizes, graph.touchers, graph.buffers_of[v]
-    waiting, net, plus = self.waiting, self.net, self.plus
+    waiting, net, freed = self.waiting, self.net, self.freed
     started, remaining = self.started, self.remaining
     falling = self.falling
     during = self.peak_of(v)
@@ -199,15 +199,15 @@ class PassState:
         size = sizes[b]
         live += size
         for u in touchers[b]:
-          plus[u] -= size
-          net[u] -= size
-          if not waiting[u] and net[u] <= 0:
+          net[u] = less = net[u] - size
+          if less <= 0 and not waiting[u]:
             falling.append(u)
       remaining[b] -= 1
       left = remaining[b]
       if left == 1:
         u = self.last_toucher(b)
         net[u] -= sizes[b]
+        freed[u] += sizes[b]
         if not waiting[u] and net[u] <= 0:
           falling.append(u)
       elif not left:
@@ -239,7 +239,7 @@ class PassState:
     """
     graph = self.graph
     sizes, touchers = graph.sizes, graph.touchers
-    net, plus = self.net, self.plus
+    net, freed = self.net, self.freed
     started, remaining = self.started, self.remaining
     v = self.log.pop()
     eager = not graph.lazy[v]
@@ -251,7 +251,9 @@ class PassState:
       left = remaining[b]
       size = sizes[b]
       if left == 1:
-        net[self.last_toucher(b)] += size
+        u = self.last_toucher(b)
+        net[u] += size
+        freed[u] -= size
       elif not left:
         live += size
       remaining[b] = left + 1
@@ -259,7 +261,6 @@ class PassState:
         started[b] = 0
         live -= size
         for u in touchers[b]:
-          plus[u] += size
           net[u] += size
     self.waiting[v] = 0
     self.live = live

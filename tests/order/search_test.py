@@ -1,8 +1,10 @@
+import dataclasses
+
 import random_graphs
 from absl.testing import absltest, parameterized
 from naive_peak import check_peak
 
-from jaxmem.graph import check_order, liveness
+from jaxmem.graph import Buffer, check_order, liveness
 from jaxmem.order import MinCutSearch, unchanged
 from jaxmem.order.directed_pass import DirectedPass
 from jaxmem.order.pass_state import Budget, DirectedGraph, PassState
@@ -110,6 +112,24 @@ class SearchTest(parameterized.TestCase):
     self.assertEqual(result.num_passes, 3)
     result = _search(graph, range(graph.num_nodes), max_runs=1)
     self.assertEqual(result.num_passes, 1)
+
+  def test_nodes_that_touch_much_are_run_less_often(self):
+    graph = random_graphs.train_step(20, num_branches=2)
+    nodes = range(graph.num_nodes)
+    # There all the time, so that it is as hard to find an order.
+    everywhere = Buffer(
+      name="everywhere",
+      size_bytes=1,
+      touchers=tuple(nodes),
+      definer=None,
+      live_at_start=True,
+      live_at_end=True,
+    )
+    more = dataclasses.replace(
+      graph, buffers=(*graph.buffers, *(everywhere,) * 20)
+    )
+    usual, less = (_search(g, nodes, max_runs=2_000) for g in (graph, more))
+    self.assertLess(less.num_passes, usual.num_passes)
 
 
 if __name__ == "__main__":
