@@ -84,6 +84,11 @@ class LimitPlanner:
     return self._planned.fixed_bytes
 
   @property
+  def has_link(self) -> bool:
+    """Whether values may go to the host."""
+    return self._planned.has_link
+
+  @property
   def total_bytes(self) -> int:
     """Bytes of the whole program without edits."""
     base = self._planned

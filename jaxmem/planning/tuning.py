@@ -156,6 +156,8 @@ class VersionTuning:
       must find, too.
     spare_share: Where what is dropped leaves more than this share of what that
       saves to spare, less is tried.
+    moved_share: Of what goes to the host and back in a step, this share surely
+      leaves before most is live: blocks may keep as much more.
   """
 
   fused_weight: float = 0.75
@@ -165,6 +167,7 @@ class VersionTuning:
   max_divisions: int = 3
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
   spare_share: float = 0.1
+  moved_share: float = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

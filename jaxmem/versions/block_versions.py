@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable, Iterator
 
 from jaxmem.compiler import Step
-from jaxmem.cost import Rates
+from jaxmem.cost import Device, Rates
 from jaxmem.planning import TUNING
 from jaxmem.versions import blocks
-from jaxmem.versions.compared import ComparedVersion
+from jaxmem.versions.compared import ComparedVersion, hidden_bytes
 from jaxmem.versions.version import Version, recomputing_blocks
 
 _TUNING = TUNING.versions
@@ -43,13 +43,37 @@ class BlockVersion:
     )
 
 
+def amounts_to_keep(
+  step: blocks.BlockStep, every: ComparedVersion, device: Device, room: int
+) -> list[int]:
+  """Returns what versions are to keep at most, in bytes.
+
+  Args:
+    step: The step as it is written, with its blocks.
+    every: The version that keeps nothing.
+    device: The device planned for.
+    room: Bytes to spare in it; negative where it is too large.
+  """
+  moved = hidden_bytes(every.planner, device.rates)
+  if room <= 0:
+    return [room + moved]
+  # The planner mostly finds room for one thing more, or the host has it.
+  amounts = [room + max(moved, step.blocks.crossing_bytes), room]
+  temp_bytes = every.planner.total_bytes - every.planner.fixed_bytes
+  unmapped = device.most_kept_bytes - temp_bytes
+  if unmapped > 0 and device.mapping_s(temp_bytes + room):
+    # Where that takes longer than it saves, there is what needs no mapping.
+    amounts.append(unmapped)
+  return amounts
+
+
 def keeping(
   written: Step,
   step: blocks.BlockStep,
   every: ComparedVersion,
   nothing: blocks.Recomputed,
   *,
-  rooms: Iterable[int],
+  amounts: Iterable[int],
   step_s: float,
   rates: Rates,
 ) -> Iterator[BlockVersion]:
@@ -60,7 +84,7 @@ def keeping(
     step: The same, with its blocks.
     every: The version that keeps nothing.
     nothing: What it recomputes.
-    rooms: What each may keep at most, in bytes.
+    amounts: What each may keep at most, in bytes.
     step_s: Estimated seconds of the step as it is written.
     rates: Of the device planned for.
   """
@@ -68,7 +92,7 @@ def keeping(
   assert first is not None
   added_s = every.planner.step_s - step_s
   seen = {0}
-  for keep_bytes in rooms:
+  for keep_bytes in amounts:
     choice = dataclasses.replace(first, keep_bytes=keep_bytes)
     kept = step.recompute(choice, rates)
     if kept.kept_bytes in seen:

@@ -7,10 +7,12 @@ Estimates from the jaxpr say which versions are worth a compile.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
 from jaxmem.compiler import ScheduleCapture, Step
+from jaxmem.cost import Device
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
   TUNING,
@@ -23,9 +25,14 @@ from jaxmem.planning import (
   smallest_program_bytes,
 )
 from jaxmem.versions import blocks, scan
-from jaxmem.versions.block_versions import BlockVersion, keeping
-from jaxmem.versions.compared import ComparedVersion
+from jaxmem.versions.block_versions import (
+  BlockVersion,
+  amounts_to_keep,
+  keeping,
+)
+from jaxmem.versions.compared import ComparedVersion, hidden_bytes
 from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
+from jaxmem.versions.found_plans import FoundPlans
 from jaxmem.versions.version import (
   Version,
   recomputing_blocks,
@@ -135,15 +142,16 @@ class _VersionSearch:
     self._request = _for_comparison(request)
     self._limit_bytes = request.limit_bytes
     self._tried: list[ComparedVersion] = []
-    # By planner, its plan, the seconds of a sketch, or what none was found for.
-    self._plans: dict[int, LimitPlan] = {}
-    self._sketches_s: dict[int, float] = {}
-    self._vain: dict[int, list[Wanted]] = {}
+    self._found = FoundPlans(self._limit_bytes)
     written = self._try(as_written)
     self._step_s = written.planner.step_s
-    self._device = request.device(schedules.platform)
     self.xla_bytes = written.planner.xla_bytes
     self.excess_bytes = written.planner.total_bytes - self._limit_bytes
+
+  @functools.cached_property
+  def _device(self) -> Device:
+    """The device planned for; known once something was compiled."""
+    return self._request.device(self._schedules.platform)
 
   def best(self) -> tuple[ComparedVersion, LimitPlan | InfeasibleError]:
     """Returns the cheapest version that fits, or else the smallest.
@@ -161,23 +169,23 @@ class _VersionSearch:
       is_any: See `Wanted`. What takes long is left until no version fits
         without.
     """
-    best_s = min(self._sketches_s.values(), default=math.inf)
+    best_s = self._found.best_s
     sketched: list[tuple[float, ComparedVersion]] = []
     for tried in sorted(
       # What needs no edits comes first, and may make the rest needless.
       self._tried,
       key=lambda t: (not t.fits, t.schedule_s, t.hopeful_s),
     ):
-      if tried.hopeful_s <= best_s:
+      if self._found.hopeful_s(tried) <= best_s:
         wanted = Wanted(worse_s=best_s, is_any=is_any)
-        seconds = self._sketched_s(tried, wanted)
+        seconds = self._found.sketched_s(tried, wanted)
         if seconds is not None:
           sketched.append((seconds, tried))
           best_s = min(best_s, seconds)
     best: tuple[ComparedVersion, LimitPlan] | None = None
     for _, tried in sorted(sketched, key=lambda found: found[0]):
       worse_s = best[1].schedule_s if best else math.inf
-      plan = self._find(tried, Wanted(worse_s=worse_s, is_any=is_any))
+      plan = self._found.find(tried, Wanted(worse_s=worse_s, is_any=is_any))
       if plan and (best is None or plan.schedule_s < best[1].schedule_s):
         best = tried, plan
     return best
@@ -282,9 +290,9 @@ class _VersionSearch:
       recomputed = step.recompute(choice, self._device.rates)
       every = self._try(recomputing_blocks(self._written, choice, recomputed))
       room = self._limit_bytes - every.planner.total_bytes
-    if room > 0:
+    if room + hidden_bytes(every.planner, self._device.rates) > 0:
       self._keep(step, every, recomputed, room)
-    else:
+    if room <= 0:
       self._join(step, every, recomputed)
 
   def _keep(
@@ -294,32 +302,24 @@ class _VersionSearch:
     nothing: blocks.Recomputed,
     room: int,
   ) -> None:
-    """Lets blocks keep what there is room for.
+    """Lets blocks keep what there is room for, here or on the host.
 
     Args:
       step: The step as it is written.
       every: The version that keeps nothing.
       nothing: What it recomputes.
-      room: Bytes to spare in it.
+      room: Bytes to spare in it; negative where it is too large.
     """
-    planner = every.planner
-    # The planner mostly finds room for one thing more.
-    rooms = [room + step.blocks.crossing_bytes, room]
-    temp_bytes = planner.total_bytes - planner.fixed_bytes
-    unmapped = self._device.most_kept_bytes - temp_bytes
-    if unmapped > 0 and self._device.mapping_s(temp_bytes + room):
-      # Where that takes longer than it saves, there is what needs no mapping.
-      rooms.append(unmapped)
     waiting = keeping(
       *(self._written, step, every, nothing),
-      rooms=rooms,
+      amounts=amounts_to_keep(step, every, self._device, room),
       step_s=self._step_s,
       rates=self._device.rates,
     )
     kept = next(waiting, None)
     while kept is not None:
       later = None
-      total_bytes = planner.total_bytes + kept.recomputed.kept_bytes
+      total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
       if self._is_promising(kept.seconds, total_bytes):
         if self._schedules.begins_early:
           later = next(waiting, None)
@@ -374,62 +374,21 @@ class _VersionSearch:
     temp_bytes = min(total_bytes, self._limit_bytes) - fixed_bytes
     seconds += self._device.mapping_s(temp_bytes)
     wanted = Wanted(worse_s=seconds, is_any=False)
-    rivals = [tried for tried in self._tried if tried.hopeful_s <= seconds]
+    rivals = [t for t in self._tried if self._found.hopeful_s(t) <= seconds]
     rivals.sort(key=lambda tried: tried.schedule_s)
-    for find_s in (self._sketched_s, self._planned_s):
+    for find_s in (self._found.sketched_s, self._found.planned_s):
       for tried in rivals:
         found_s = find_s(tried, wanted)
         if found_s is not None and found_s <= seconds:
           return False
     return True
 
-  def _sketched_s(self, tried: ComparedVersion, wanted: Wanted) -> float | None:
-    """Returns the seconds of a version's schedule by its best sketch.
-
-    Args:
-      tried: The version.
-      wanted: See `LimitPlanner.find`.
-    """
-    key = id(tried.planner)
-    if key not in self._sketches_s and not self._is_vain(key, wanted):
-      found_s = tried.planner.sketched_s(self._limit_bytes, wanted)
-      if found_s is None:
-        self._vain.setdefault(key, []).append(wanted)
-      else:
-        self._sketches_s[key] = found_s
-    return self._sketches_s.get(key)
-
-  def _planned_s(self, tried: ComparedVersion, wanted: Wanted) -> float | None:
-    """Returns the seconds of a version's schedule by its plan."""
-    plan = self._find(tried, wanted)
-    return None if plan is None else plan.schedule_s
-
-  def _find(self, tried: ComparedVersion, wanted: Wanted) -> LimitPlan | None:
-    """Returns a plan for a version, None if there seems to be none.
-
-    Args:
-      tried: The version.
-      wanted: See `LimitPlanner.find`.
-    """
-    key = id(tried.planner)
-    if key not in self._plans and not self._is_vain(key, wanted):
-      planned = tried.planner.find(self._limit_bytes, wanted)
-      if planned is None:
-        self._vain.setdefault(key, []).append(wanted)
-      else:
-        self._plans[key] = planned.decision
-        self._sketches_s[key] = planned.decision.schedule_s
-    return self._plans.get(key)
-
-  def _is_vain(self, key: int, wanted: Wanted) -> bool:
-    """Whether a planner did not find what is wanted before."""
-    return any(wanted.is_within(vain) for vain in self._vain.get(key, []))
-
   def _try(self, version: Version) -> ComparedVersion:
     """Compiles a version; the first is the step as it is written."""
     module = self._schedules.module(version.step)
     planner = self._request.planner(module, self._schedules.platform)
     promise = planner.promise(self._limit_bytes)
+    excess_bytes = planner.total_bytes - self._limit_bytes
     if self._tried:
       extra_s = planner.step_s - self._step_s
       version = dataclasses.replace(version, extra_s=extra_s)
@@ -437,7 +396,8 @@ class _VersionSearch:
       version=version,
       module=module,
       planner=planner,
-      fits=planner.total_bytes <= self._limit_bytes,
+      fits=excess_bytes <= 0,
+      may_move=0 < excess_bytes <= hidden_bytes(planner, self._device.rates),
       edits_s=promise.edits_s,
       mapping_s=promise.mapping_s,
     )

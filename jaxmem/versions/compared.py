@@ -7,6 +7,7 @@ import math
 
 from jaxmem_hlo.module import Module
 
+from jaxmem.cost import Rates
 from jaxmem.planning import TUNING, LimitPlanner
 from jaxmem.versions.version import Version
 
@@ -25,6 +26,8 @@ class ComparedVersion:
     edits_s: An estimate of the seconds that edits for the limit add; infinity
       if there may be none.
     mapping_s: Seconds until its temporaries are mapped; see `Device.mapping_s`.
+    may_move: Whether all that is above the limit may go to the host and come
+      back behind kernels.
   """
 
   version: Version
@@ -33,6 +36,7 @@ class ComparedVersion:
   fits: bool
   edits_s: float
   mapping_s: float
+  may_move: bool
 
   @property
   def edited_s(self) -> float:
@@ -47,8 +51,20 @@ class ComparedVersion:
   @property
   def hopeful_s(self) -> float:
     """Seconds that its schedule will hardly be faster than."""
-    if math.isinf(self.edits_s):
+    if math.isinf(self.edits_s) or self.may_move:
       # Another order, or the link to the host, may still do it for little.
       return self.planner.step_s + self.mapping_s
     refined_s = _TUNING.refined_share * self.edits_s
     return self.planner.step_s + refined_s + self.mapping_s
+
+
+def hidden_bytes(planner: LimitPlanner, rates: Rates) -> int:
+  """Returns bytes that may go to the host and come back behind kernels.
+
+  Args:
+    planner: Of a version.
+    rates: Of the device planned for.
+  """
+  if not planner.has_link:
+    return 0
+  return int(_TUNING.moved_share * rates.moved_bytes(planner.step_s))

@@ -202,6 +202,8 @@ class ChoiceTest(absltest.TestCase):
 class _Planner:
   """Edits cost what a table says; see `MonotoneTest`."""
 
+  has_link = False
+
   def __init__(self, total_bytes, step_s, seconds_per_byte):
     self.total_bytes = self.xla_bytes = total_bytes
     self.fixed_bytes = 0
