@@ -89,6 +89,11 @@ class LimitPlanner:
     return self._planned.has_link
 
   @property
+  def hides(self) -> bool:
+    """Whether kernels hide collectives or copies, which only plans know."""
+    return bool(self.own.collective_s or self.own.waiting_s)
+
+  @property
   def total_bytes(self) -> int:
     """Bytes of the whole program without edits."""
     base = self._planned
@@ -198,6 +203,8 @@ class LimitPlanner:
   ) -> float | None:
     """Returns what the schedule of a plan takes at most, in little time.
 
+    Not what it takes where kernels `hide` something.
+
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.
       wanted: See `find`.
@@ -205,10 +212,6 @@ class LimitPlanner:
     Returns:
       Seconds by the best sketch, which `find` refines; None if there is none.
     """
-    if self.own.collective_s:
-      # What is hidden, sketches do not know.
-      found = self.find(limit_bytes, wanted)
-      return None if found is None else found.decision.schedule_s
     seconds: list[float] = []
     for room in self._rooms(limit_bytes):
       sketch = self._planned.unedited()
@@ -251,7 +254,8 @@ class LimitPlanner:
         seconds = found.decision.schedule_s
         if found.planned_bytes <= room and seconds < best_s:
           best, best_s = found, seconds
-          waiting_s = seconds - found.decision.extra_s - self._hidden_s
+          if len(shares) > 1:
+            waiting_s = seconds - found.decision.extra_s - self._hidden_s
     return best
 
   @functools.cached_property

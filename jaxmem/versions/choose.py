@@ -268,7 +268,8 @@ class _VersionSearch:
     All of them are tried even where edits fit for little: a version may be
     faster than the step as it is written, whatever the limit is, and a larger
     limit must not cost more for want of it. Where nothing needs to be edited,
-    only if mapping fewer temporaries may save more than products take.
+    only if mapping fewer temporaries may save more than products take, or the
+    device waits for the host meanwhile.
 
     Args:
       step: The step as it is written.
@@ -278,7 +279,8 @@ class _VersionSearch:
       first = BlockVersion.every(self._written, step, self._device.rates)
     recomputed, written = first.recomputed, self._tried[0].planner
     fits = self.excess_bytes <= 0
-    if fits and not written.may_gain_by_less(recomputed.again_s):
+    waits = written.own.waiting_s > 0.0
+    if fits and not (waits or written.may_gain_by_less(recomputed.again_s)):
       return
     every = self._try(first.version)
     room = self._limit_bytes - every.planner.total_bytes
@@ -370,8 +372,11 @@ class _VersionSearch:
       seconds: Of what runs.
       total_bytes: Of the whole program; at most the limit counts.
     """
-    fixed_bytes = self._tried[0].planner.fixed_bytes
-    temp_bytes = min(total_bytes, self._limit_bytes) - fixed_bytes
+    written = self._tried[0].planner
+    if written.own.waiting_s:
+      # It may run while the device waits for the host.
+      return True
+    temp_bytes = min(total_bytes, self._limit_bytes) - written.fixed_bytes
     seconds += self._device.mapping_s(temp_bytes)
     wanted = Wanted(worse_s=seconds, is_any=False)
     rivals = [t for t in self._tried if self._found.hopeful_s(t) <= seconds]

@@ -51,8 +51,10 @@ class ComparedVersion:
   @property
   def hopeful_s(self) -> float:
     """Seconds that its schedule will hardly be faster than."""
-    if math.isinf(self.edits_s) or self.may_move:
-      # Another order, or the link to the host, may still do it for little.
+    waits = self.planner.own.waiting_s > 0.0
+    if math.isinf(self.edits_s) or self.may_move or waits:
+      # Another order, or the link to the host, may still do it for little, and
+      # what runs again may do so while the device waits.
       return self.planner.step_s + self.mapping_s
     refined_s = _TUNING.refined_share * self.edits_s
     return self.planner.step_s + refined_s + self.mapping_s

@@ -42,6 +42,8 @@ class FoundPlans:
       tried: The version.
       wanted: See `LimitPlanner.find`.
     """
+    if tried.planner.hides:
+      return self.planned_s(tried, wanted)
     key = id(tried.planner)
     if key not in self._sketches_s and not self._is_vain(key, wanted):
       found_s = tried.planner.sketched_s(self._limit_bytes, wanted)

@@ -203,6 +203,8 @@ class _Planner:
   """Edits cost what a table says; see `MonotoneTest`."""
 
   has_link = False
+  hides = False
+  own = cost.StepTime(seconds=1.0)
 
   def __init__(self, total_bytes, step_s, seconds_per_byte):
     self.total_bytes = self.xla_bytes = total_bytes

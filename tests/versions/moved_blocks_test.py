@@ -26,6 +26,8 @@ _CROSSING = 100
 def _version(**planner):
   """Returns a version above its limit, of a planner that says so much."""
   said = {"has_link": True, "step_s": 1.0, "total_bytes": 0, "fixed_bytes": 0}
+  said["hides"] = False
+  said["own"] = cost.StepTime(seconds=1.0)
   return ComparedVersion(
     version=mock.Mock(spec=Version),
     module=mock.Mock(),
@@ -68,6 +70,10 @@ class AmountsTest(parameterized.TestCase):
     self.assertEqual(above.hopeful_s, 1.0 + share * 0.5)
     moved = dataclasses.replace(above, may_move=True)
     self.assertEqual(moved.hopeful_s, 1.0)
+
+  def test_where_the_device_waits_more_may_run(self):
+    waits = _version(own=cost.StepTime(seconds=3.0, waiting_s=2.0))
+    self.assertEqual(waits.hopeful_s, 1.0)
 
   def test_a_sketch_counts_for_more_than_what_was_hoped_for(self):
     above = _version()
