@@ -145,15 +145,6 @@ class Rates:
       compute_s / self.efficiency.flops, memory_s / self.efficiency.memory
     )
 
-  def moved_bytes(self, seconds: float) -> float:
-    """Returns what goes to the host and comes back within some time.
-
-    Args:
-      seconds: The time.
-    """
-    slower = min(self.to_host_bytes_per_s, self.from_host_bytes_per_s)
-    return self.efficiency.link * slower * seconds
-
 
 def _nvlink(num_lanes: int) -> Links:
   return Links(within_host_bytes_per_s=num_lanes * _LANE_BYTES_PER_S)

@@ -84,9 +84,9 @@ class LimitPlanner:
     return self._planned.fixed_bytes
 
   @property
-  def has_link(self) -> bool:
-    """Whether values may go to the host."""
-    return self._planned.has_link
+  def moved_bytes(self) -> float:
+    """Bytes that edits may move to the host and back within a step."""
+    return self._planned.moved_bytes(self.step_s)
 
   @property
   def hides(self) -> bool:
@@ -203,7 +203,7 @@ class LimitPlanner:
   ) -> float | None:
     """Returns what the schedule of a plan takes at most, in little time.
 
-    Not what it takes where kernels `hide` something.
+    Where kernels hide something, only `find` knows; see `hides`.
 
     Args:
       limit_bytes: Most bytes of arguments, outputs and temporaries.

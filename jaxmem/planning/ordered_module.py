@@ -123,6 +123,17 @@ class OrderedModule:
     """Whether values may go to the host."""
     return self._link is not None
 
+  def moved_bytes(self, seconds: float) -> float:
+    """Returns bytes that go to the host and come back within some time.
+
+    Args:
+      seconds: The time.
+    """
+    if self._link is None:
+      return 0.0
+    rates = self._link.to_host_bytes_per_s, self._link.from_host_bytes_per_s
+    return min(rates) * seconds
+
   # Views.
 
   def problem(self, view: View) -> BudgetProblem:

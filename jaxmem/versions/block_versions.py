@@ -10,7 +10,7 @@ from jaxmem.compiler import Step
 from jaxmem.cost import Device, Rates
 from jaxmem.planning import TUNING
 from jaxmem.versions import blocks
-from jaxmem.versions.compared import ComparedVersion, hidden_bytes
+from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.version import Version, recomputing_blocks
 
 _TUNING = TUNING.versions
@@ -54,9 +54,10 @@ def amounts_to_keep(
     device: The device planned for.
     room: Bytes to spare in it; negative where it is too large.
   """
-  moved = hidden_bytes(every.planner, device.rates)
+  moved = every.hidden_bytes
   if room <= 0:
-    return [room + moved]
+    # Only what is moved may be kept.
+    return [room + moved] if room + moved > 0 else []
   # The planner mostly finds room for one thing more, or the host has it.
   amounts = [room + max(moved, step.blocks.crossing_bytes), room]
   temp_bytes = every.planner.total_bytes - every.planner.fixed_bytes

@@ -30,7 +30,7 @@ from jaxmem.versions.block_versions import (
   amounts_to_keep,
   keeping,
 )
-from jaxmem.versions.compared import ComparedVersion, hidden_bytes
+from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
 from jaxmem.versions.found_plans import FoundPlans
 from jaxmem.versions.version import (
@@ -146,7 +146,6 @@ class _VersionSearch:
     written = self._try(as_written)
     self._step_s = written.planner.step_s
     self.xla_bytes = written.planner.xla_bytes
-    self.excess_bytes = written.planner.total_bytes - self._limit_bytes
 
   @functools.cached_property
   def _device(self) -> Device:
@@ -239,7 +238,7 @@ class _VersionSearch:
       stacked_bytes: What could be dropped.
     """
     least_bytes = self._tried[0].planner.least_bytes
-    excess_bytes = max(0, self.excess_bytes)
+    excess_bytes = max(0, self._tried[0].excess_bytes)
     # Edits may find the other half elsewhere.
     may_halve = least_bytes - excess_bytes // 2 <= self._limit_bytes
     amounts = amounts_to_drop(excess_bytes, stacked_bytes, may_halve)
@@ -277,10 +276,10 @@ class _VersionSearch:
     """
     if first is None:
       first = BlockVersion.every(self._written, step, self._device.rates)
-    recomputed, written = first.recomputed, self._tried[0].planner
-    fits = self.excess_bytes <= 0
-    waits = written.own.waiting_s > 0.0
-    if fits and not (waits or written.may_gain_by_less(recomputed.again_s)):
+    recomputed, written = first.recomputed, self._tried[0]
+    if written.fits and not (
+      written.waits or written.planner.may_gain_by_less(recomputed.again_s)
+    ):
       return
     every = self._try(first.version)
     room = self._limit_bytes - every.planner.total_bytes
@@ -292,8 +291,7 @@ class _VersionSearch:
       recomputed = step.recompute(choice, self._device.rates)
       every = self._try(recomputing_blocks(self._written, choice, recomputed))
       room = self._limit_bytes - every.planner.total_bytes
-    if room + hidden_bytes(every.planner, self._device.rates) > 0:
-      self._keep(step, every, recomputed, room)
+    self._keep(step, every, recomputed, room)
     if room <= 0:
       self._join(step, every, recomputed)
 
@@ -372,11 +370,13 @@ class _VersionSearch:
       seconds: Of what runs.
       total_bytes: Of the whole program; at most the limit counts.
     """
-    written = self._tried[0].planner
-    if written.own.waiting_s:
+    written = self._tried[0]
+    if written.waits:
       # It may run while the device waits for the host.
       return True
-    temp_bytes = min(total_bytes, self._limit_bytes) - written.fixed_bytes
+    temp_bytes = (
+      min(total_bytes, self._limit_bytes) - written.planner.fixed_bytes
+    )
     seconds += self._device.mapping_s(temp_bytes)
     wanted = Wanted(worse_s=seconds, is_any=False)
     rivals = [t for t in self._tried if self._found.hopeful_s(t) <= seconds]
@@ -393,7 +393,6 @@ class _VersionSearch:
     module = self._schedules.module(version.step)
     planner = self._request.planner(module, self._schedules.platform)
     promise = planner.promise(self._limit_bytes)
-    excess_bytes = planner.total_bytes - self._limit_bytes
     if self._tried:
       extra_s = planner.step_s - self._step_s
       version = dataclasses.replace(version, extra_s=extra_s)
@@ -401,8 +400,7 @@ class _VersionSearch:
       version=version,
       module=module,
       planner=planner,
-      fits=excess_bytes <= 0,
-      may_move=0 < excess_bytes <= hidden_bytes(planner, self._device.rates),
+      excess_bytes=planner.total_bytes - self._limit_bytes,
       edits_s=promise.edits_s,
       mapping_s=promise.mapping_s,
     )

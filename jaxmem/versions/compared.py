@@ -7,7 +7,6 @@ import math
 
 from jaxmem_hlo.module import Module
 
-from jaxmem.cost import Rates
 from jaxmem.planning import TUNING, LimitPlanner
 from jaxmem.versions.version import Version
 
@@ -22,21 +21,33 @@ class ComparedVersion:
     version: The version.
     module: Its scheduled module.
     planner: Of the module.
-    fits: Whether it needs no edits.
+    excess_bytes: What its whole program takes above the limit without edits.
     edits_s: An estimate of the seconds that edits for the limit add; infinity
       if there may be none.
     mapping_s: Seconds until its temporaries are mapped; see `Device.mapping_s`.
-    may_move: Whether all that is above the limit may go to the host and come
-      back behind kernels.
   """
 
   version: Version
   module: Module
   planner: LimitPlanner
-  fits: bool
+  excess_bytes: int
   edits_s: float
   mapping_s: float
-  may_move: bool
+
+  @property
+  def fits(self) -> bool:
+    """Whether it needs no edits."""
+    return self.excess_bytes <= 0
+
+  @property
+  def waits(self) -> bool:
+    """Whether XLA's own schedule waits for copies to or from the host."""
+    return self.planner.own.waiting_s > 0.0
+
+  @property
+  def hidden_bytes(self) -> int:
+    """Bytes that may go to the host and come back behind kernels."""
+    return int(_TUNING.moved_share * self.planner.moved_bytes)
 
   @property
   def edited_s(self) -> float:
@@ -51,22 +62,10 @@ class ComparedVersion:
   @property
   def hopeful_s(self) -> float:
     """Seconds that its schedule will hardly be faster than."""
-    waits = self.planner.own.waiting_s > 0.0
-    if math.isinf(self.edits_s) or self.may_move or waits:
+    may_move = 0 < self.excess_bytes <= self.hidden_bytes
+    if math.isinf(self.edits_s) or may_move or self.waits:
       # Another order, or the link to the host, may still do it for little, and
       # what runs again may do so while the device waits.
       return self.planner.step_s + self.mapping_s
     refined_s = _TUNING.refined_share * self.edits_s
     return self.planner.step_s + refined_s + self.mapping_s
-
-
-def hidden_bytes(planner: LimitPlanner, rates: Rates) -> int:
-  """Returns bytes that may go to the host and come back behind kernels.
-
-  Args:
-    planner: Of a version.
-    rates: Of the device planned for.
-  """
-  if not planner.has_link:
-    return 0
-  return int(_TUNING.moved_share * rates.moved_bytes(planner.step_s))

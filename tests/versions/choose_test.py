@@ -202,7 +202,7 @@ class ChoiceTest(absltest.TestCase):
 class _Planner:
   """Edits cost what a table says; see `MonotoneTest`."""
 
-  has_link = False
+  moved_bytes = 0.0
   hides = False
   own = cost.StepTime(seconds=1.0)
 

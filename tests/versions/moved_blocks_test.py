@@ -1,13 +1,14 @@
 """Blocks that keep what goes to the host behind kernels."""
 
 import dataclasses
+import functools
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import pytest
 from absl.testing import absltest, parameterized
-from version_cases import module_of, outcome_of
+from version_cases import OPTIONS, module_of, outcome_of
 
 import jaxmem
 from jaxmem import cost, targets
@@ -25,26 +26,40 @@ _CROSSING = 100
 
 def _version(**planner):
   """Returns a version above its limit, of a planner that says so much."""
-  said = {"has_link": True, "step_s": 1.0, "total_bytes": 0, "fixed_bytes": 0}
-  said["hides"] = False
+  said = {"step_s": 1.0, "total_bytes": 0, "fixed_bytes": 0}
+  said |= {"hides": False, "moved_bytes": 0.0}
   said["own"] = cost.StepTime(seconds=1.0)
   return ComparedVersion(
     version=mock.Mock(spec=Version),
     module=mock.Mock(),
     planner=mock.Mock(spec=LimitPlanner, **(said | planner)),
-    fits=False,
+    excess_bytes=1,
     edits_s=0.5,
     mapping_s=0.0,
-    may_move=False,
   )
 
 
-def _device(bytes_per_s):
+_DEVICE = cost.Device(platform="cuda", rates=cost.DATA_SHEETS["h200"])
+
+
+@functools.cache
+def _module():
+  x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+  traced = TracedStep(jax.jit(lambda x: jnp.sin(x @ x) @ x).trace(x))
+  return module_of(Request(options=OPTIONS), traced)
+
+
+def _moved_bytes(bytes_per_s, offload):
+  """Returns what a link of a rate moves in a second, by a real planner."""
   link = dict.fromkeys(
     ("to_host_bytes_per_s", "from_host_bytes_per_s"), bytes_per_s
   )
-  rates = dataclasses.replace(cost.DATA_SHEETS["h200"], **link)
-  return cost.Device(platform="cuda", rates=rates)
+  device = cost.Device(
+    platform="cpu", rates=dataclasses.replace(cost.CPU, **link)
+  )
+  options = dataclasses.replace(OPTIONS, offload=offload)
+  planner = LimitPlanner(_module(), device, options)
+  return planner.moved_bytes / planner.step_s
 
 
 class AmountsTest(parameterized.TestCase):
@@ -57,18 +72,20 @@ class AmountsTest(parameterized.TestCase):
     (10_000.0, False, _ROOM, [_ROOM + _CROSSING, _ROOM]),
     # What is too large goes to the host as well.
     (10_000.0, True, -_ROOM, [1600 - _ROOM]),
+    # Not if it is more than what the link moves.
+    (1_000.0, True, -_ROOM, []),
   )
-  def test_by_hand(self, bytes_per_s, has_link, room, amounts):
+  def test_by_hand(self, bytes_per_s, offload, room, amounts):
     step = mock.Mock(spec=BlockStep, blocks=mock.Mock(crossing_bytes=_CROSSING))
-    every = _version(has_link=has_link)
-    found = amounts_to_keep(step, every, _device(bytes_per_s), room)
+    every = _version(moved_bytes=_moved_bytes(bytes_per_s, offload))
+    found = amounts_to_keep(step, every, _DEVICE, room)
     self.assertEqual(found, amounts)
 
   def test_what_may_move_is_hoped_for(self):
     above = _version()
     share = TUNING.versions.refined_share
     self.assertEqual(above.hopeful_s, 1.0 + share * 0.5)
-    moved = dataclasses.replace(above, may_move=True)
+    moved = _version(moved_bytes=8.0)
     self.assertEqual(moved.hopeful_s, 1.0)
 
   def test_where_the_device_waits_more_may_run(self):
