@@ -113,15 +113,19 @@ class Chooser:
     self._known.setdefault(pool.start.transfers, []).append(best)
     return self._choice(_tidied(best, limit))
 
-  def estimate(self, limit_bytes: int) -> float:
+  def estimate(self, limit_bytes: int, useless_s: float = math.inf) -> float:
     """Returns the seconds that a choice adds; infinity if none is found.
 
     One greedy run says it where its plan fits, otherwise a sketch. Nothing goes
     to the host.
+
+    Args:
+      limit_bytes: The limit.
+      useless_s: Where a plan adds so much before it fits, none is looked for.
     """
     limit = limit_bytes + self.problem.slot_bytes
     plan = pools.first_plan(self._start, limit)
-    if plan.peak_bytes > limit:
+    if plan.peak_bytes > limit and plan.seconds < useless_s:
       plan = pools.sketch(self._start, limit)
     return plan.seconds if plan.peak_bytes <= limit else math.inf
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxmem_hlo.module import Module
@@ -244,17 +245,20 @@ class OrderedModule:
     aim = _exact_aim(view, choice.peak_bytes, with_link=True)
     return self._fit(aim, choice, self._predictor.predict(choice.edits))
 
-  def estimate(self, view: View, live_limit_bytes: int) -> float:
+  def estimate(
+    self, view: View, live_bytes: int, useless_s: float = math.inf
+  ) -> float:
     """Estimates the seconds that edits for a limit of live bytes add.
 
     Args:
       view: In the light of which to choose.
-      live_limit_bytes: The limit.
+      live_bytes: The limit.
+      useless_s: Edits that take no less need not be found.
 
     Returns:
       Seconds; infinity if no edits were found that fit.
     """
-    return self.chooser(view, "fast", False).estimate(live_limit_bytes)
+    return self.chooser(view, "fast", False).estimate(live_bytes, useless_s)
 
   def sketch(self, aim: Aim, worse_s: float) -> Fit | None:
     """Lowers the limit of live bytes until predicted temporaries fit.

@@ -75,8 +75,10 @@ def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:
   """
   needed_bytes = base.unedited().temp_bytes
 
-  def promised(room: int) -> Promise:
-    edits_s = 0.0 if needed_bytes <= room else _edits_seconds(base, room)
+  def promised(room: int, useless_s: float = math.inf) -> Promise:
+    edits_s, live_bytes = 0.0, int(_TUNING.estimated_live_share * room)
+    if needed_bytes > room:
+      edits_s = base.estimate(MOST_PROMISING_VIEW, live_bytes, useless_s)
     mapping_s = device.mapping_s(min(room, needed_bytes))
     return Promise(room_bytes=room, edits_s=edits_s, mapping_s=mapping_s)
 
@@ -94,20 +96,16 @@ def promise(base: OrderedModule, device: Device, room_bytes: int) -> Promise:
       break
     if not may_gain_by_less(base, device, most_bytes, room):
       continue
-    found = promised(room)
+    found = promised(room, best.least_s)
     if found.least_s >= best.least_s:
       break
     best, most_bytes = found, room
   is_near = _TUNING.least_leap * most_bytes <= kept_bytes
   may_leap = is_near and least_bytes <= kept_bytes
   if may_leap and may_gain_by_less(base, device, most_bytes, kept_bytes):
-    leap = promised(kept_bytes)
+    useless_s = best.edits_s + best.mapping_s
+    leap = promised(kept_bytes, useless_s)
     # They stay in caches, too.
-    if leap.edits_s < best.edits_s + best.mapping_s:
+    if leap.edits_s < useless_s:
       return leap
   return best
-
-
-def _edits_seconds(base: OrderedModule, room_bytes: int) -> float:
-  live_limit_bytes = int(_TUNING.estimated_live_share * room_bytes)
-  return base.estimate(MOST_PROMISING_VIEW, live_limit_bytes)

@@ -79,8 +79,8 @@ class ModuleEditor:
         for c in proto.called_computation_ids
       ]
     if self._module.is_scheduled(source.id):
-      sequence = self._module.proto.schedule.sequences[source.id]
-      self._sequences[copy.id] = [moved[i] for i in sequence.instruction_ids]
+      sequence = self._module.schedule(source.id)
+      self._sequences[copy.id] = [moved[i.id] for i in sequence]
     self._added.append(copy)
     return copy.id
 
@@ -101,12 +101,9 @@ class ModuleEditor:
     kept = [c.proto for c in self._module.computations if c.id != edited.id]
     kept += [*self._added, edited]
     module = self._module.with_computations(c for c in kept if c.id not in gone)
-    sequences = module.proto.schedule.sequences
-    for computation_id in gone & set(sequences):
-      del sequences[computation_id]
     for computation_id, ids in self._sequences.items():
       if computation_id not in gone:
-        sequences[computation_id].instruction_ids[:] = ids
+        module.set_schedule(computation_id, ids)
     module.set_schedule(edited.id, [i.id for i in entry])
     return module
 

@@ -52,7 +52,7 @@ class Pruner:
         self._readers.setdefault(needed, []).append(proto)
       kept.append(proto)
     kept = [p for p in reversed(kept) if p.id not in self._instead]
-    for proto in kept:
+    for proto in kept if self._instead else ():
       proto.operand_ids[:] = [
         self._instead.get(o, o) for o in proto.operand_ids
       ]

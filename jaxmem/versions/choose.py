@@ -76,7 +76,8 @@ def pick(
     every = BlockVersion.every(written, step, rates)
     schedules.begin(every.version.step)
   search = _VersionSearch(as_written, schedules, request)
-  if search.xla_bytes > request.limit_bytes:
+  xla_bytes = search.written.planner.xla_bytes
+  if xla_bytes > request.limit_bytes or search.written.waits:
     if stacked_bytes:
       search.stack_less(stacked_bytes)
     if step.blocks.number:
@@ -85,7 +86,6 @@ def pick(
   decided = None
   if _for_comparison(request) == request:
     decided = DecidedModule.of(compared.module, schedules.platform, outcome)
-  xla_bytes = search.xla_bytes
   return dataclasses.replace(compared.version, xla_bytes=xla_bytes), decided
 
 
@@ -137,15 +137,13 @@ class _VersionSearch:
     self, as_written: Version, schedules: ScheduleCapture, request: Request
   ):
     assert request.limit_bytes is not None
-    self._written = as_written.step
+    self._step = as_written.step
     self._schedules = schedules
     self._request = _for_comparison(request)
     self._limit_bytes = request.limit_bytes
     self._tried: list[ComparedVersion] = []
     self._found = FoundPlans(self._limit_bytes)
-    written = self._try(as_written)
-    self._step_s = written.planner.step_s
-    self.xla_bytes = written.planner.xla_bytes
+    self.written = self._try(as_written)
 
   @functools.cached_property
   def _device(self) -> Device:
@@ -221,7 +219,7 @@ class _VersionSearch:
     found: list[ComparedVersion] = []
     totals: list[int] = []
     for version in small_versions(
-      self._written, self._schedules, self._request, totals
+      self._step, self._schedules, self._request, totals
     ):
       tried = known.get((version.dropped, version.choice)) or self._try(version)
       totals.append(tried.planner.total_bytes)
@@ -237,8 +235,8 @@ class _VersionSearch:
     Args:
       stacked_bytes: What could be dropped.
     """
-    least_bytes = self._tried[0].planner.least_bytes
-    excess_bytes = max(0, self._tried[0].excess_bytes)
+    least_bytes = self.written.planner.least_bytes
+    excess_bytes = max(0, self.written.excess_bytes)
     # Edits may find the other half elsewhere.
     may_halve = least_bytes - excess_bytes // 2 <= self._limit_bytes
     amounts = amounts_to_drop(excess_bytes, stacked_bytes, may_halve)
@@ -246,7 +244,7 @@ class _VersionSearch:
     fitting_s = math.inf
     while amounts:
       amount = amounts.pop(0)
-      version = stacking_less(self._written, amount, self._device)
+      version = stacking_less(self._step, amount, self._device)
       if version.dropped in seen:
         continue
       seen.add(version.dropped)
@@ -275,8 +273,8 @@ class _VersionSearch:
       first: The version that recomputes every block, if there is one already.
     """
     if first is None:
-      first = BlockVersion.every(self._written, step, self._device.rates)
-    recomputed, written = first.recomputed, self._tried[0]
+      first = BlockVersion.every(self._step, step, self._device.rates)
+    recomputed, written = first.recomputed, self.written
     if written.fits and not (
       written.waits or written.planner.may_gain_by_less(recomputed.again_s)
     ):
@@ -289,7 +287,7 @@ class _VersionSearch:
         num_groups=step.blocks.number, gathers_again=True
       )
       recomputed = step.recompute(choice, self._device.rates)
-      every = self._try(recomputing_blocks(self._written, choice, recomputed))
+      every = self._try(recomputing_blocks(self._step, choice, recomputed))
       room = self._limit_bytes - every.planner.total_bytes
     self._keep(step, every, recomputed, room)
     if room <= 0:
@@ -311,9 +309,9 @@ class _VersionSearch:
       room: Bytes to spare in it; negative where it is too large.
     """
     waiting = keeping(
-      *(self._written, step, every, nothing),
+      *(self._step, step, every, nothing),
       amounts=amounts_to_keep(step, every, self._device, room),
-      step_s=self._step_s,
+      step_s=self.written.planner.step_s,
       rates=self._device.rates,
     )
     kept = next(waiting, None)
@@ -356,7 +354,7 @@ class _VersionSearch:
       if not self._is_promising(seconds, self._limit_bytes):
         return
       number, total_bytes = choice.num_groups, tried.planner.total_bytes
-      tried = self._try(recomputing_blocks(self._written, choice, several))
+      tried = self._try(recomputing_blocks(self._step, choice, several))
       takes_less = tried.planner.total_bytes < total_bytes
       if not (takes_less and math.isinf(tried.edits_s)):
         return
@@ -370,13 +368,11 @@ class _VersionSearch:
       seconds: Of what runs.
       total_bytes: Of the whole program; at most the limit counts.
     """
-    written = self._tried[0]
-    if written.waits:
+    if self.written.waits:
       # It may run while the device waits for the host.
       return True
-    temp_bytes = (
-      min(total_bytes, self._limit_bytes) - written.planner.fixed_bytes
-    )
+    temp_bytes = min(total_bytes, self._limit_bytes)
+    temp_bytes -= self.written.planner.fixed_bytes
     seconds += self._device.mapping_s(temp_bytes)
     wanted = Wanted(worse_s=seconds, is_any=False)
     rivals = [t for t in self._tried if self._found.hopeful_s(t) <= seconds]
@@ -394,7 +390,7 @@ class _VersionSearch:
     planner = self._request.planner(module, self._schedules.platform)
     promise = planner.promise(self._limit_bytes)
     if self._tried:
-      extra_s = planner.step_s - self._step_s
+      extra_s = planner.step_s - self.written.planner.step_s
       version = dataclasses.replace(version, extra_s=extra_s)
     tried = ComparedVersion(
       version=version,

@@ -175,6 +175,11 @@ class ChooseTest(parameterized.TestCase):
       self.assertBetween(estimate_s, sketch.extra_s, 1.5 * sketch.extra_s)
     floor = lower_bound.unavoidable_bytes(problem).num_bytes
     self.assertEqual(_chooser(problem).estimate(floor - 1), math.inf)
+    # What fits at once is told in any case, the rest is not searched for.
+    self.assertEqual(_chooser(problem).estimate(limit, 0.0), estimate_s)
+    with mock.patch.object(pool, "sketch") as sketch:
+      self.assertEqual(_chooser(problem).estimate(floor - 1, 0.0), math.inf)
+    sketch.assert_not_called()
 
   def test_events_of_others_are_chosen_from_as_well(self):
     problem = _long_chain()

@@ -26,11 +26,14 @@ def _base(
   base.step_s = step_s
   base.unedited().temp_bytes = needed_bytes
   base.bound.num_bytes = least_bytes
-  # In the other view more bytes are counted.
-  base.estimate.side_effect = lambda view, live_bytes: (
-    seconds(live_bytes / TUNING.promise.estimated_live_share)
-    + 1e-3 * (view != MOST_PROMISING_VIEW)
-  )
+
+  def estimate(view, live_bytes, useless_s):
+    edits_s = seconds(live_bytes / TUNING.promise.estimated_live_share)
+    # In the other view more bytes are counted.
+    edits_s += 1e-3 * (view != MOST_PROMISING_VIEW)
+    return edits_s if edits_s < useless_s else math.inf
+
+  base.estimate.side_effect = estimate
   return base
 
 

@@ -282,6 +282,16 @@ class MonotoneTest(parameterized.TestCase):
       self.assertLessEqual(seconds, before)
       before = seconds
 
+  @parameterized.parameters((0.3, True), (0.0, False))
+  def test_where_the_device_waits_less_is_faster(self, waiting_s, recomputes):
+    traced, total_bytes = traced_case(), 10**9
+    schedules = _Schedules(traced, total_bytes, edits_s=0.0, blocks_s=-0.1)
+    own = cost.StepTime(seconds=1.0, waiting_s=waiting_s)
+    schedules.as_written.own = own
+    # XLA's own plan keeps this limit: else nothing is asked for.
+    version = schedules.pick(total_bytes)
+    self.assertEqual(version.choice is not None, recomputes)
+
   @pytest.mark.slow
   def test_of_a_transformer(self):
     step = zoo.build("gpt2_small", 8, size="tiny")

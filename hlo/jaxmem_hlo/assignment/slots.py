@@ -7,7 +7,7 @@ meet them only where one value ends in place of the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -73,19 +73,17 @@ class Slots:
       first: Allocations to be tried before the others, which are tried from
         the one that was added last.
     """
-    if not self._slots:
-      return None
     possible = self._possible(buffer)
+    latest_first = possible.nonzero()[0][::-1].tolist()
+    if not latest_first:
+      return None
     times = busy_times(buffer, self._ranges)
-    preferred = (s for s in first if s in self._number)
-    for slot in (*preferred, *self._latest_first(possible)):
-      if possible[self._number[slot]] and self._fits(buffer, slot, *times):
+    preferred = (self._number[s] for s in first if s in self._number)
+    for number in (*preferred, *latest_first):
+      slot = self._slots[number]
+      if possible[number] and self._fits(buffer, slot, *times):
         return slot
     return None
-
-  def _latest_first(self, possible: np.ndarray) -> Iterator[Allocation]:
-    for number in np.flatnonzero(possible)[::-1].tolist():
-      yield self._slots[number]
 
   def _possible(self, buffer: LogicalBuffer) -> np.ndarray:
     """Slots of a sufficient size that are free, or may be handed over."""

@@ -180,7 +180,6 @@ class Module:
   """A scheduled HLO module.
 
   Attributes:
-    proto: The message itself; `set_schedule` edits it.
     computations: All computations in XLA's post order (callees first).
     by_id: The same, by id.
     entry: The entry computation.
@@ -190,25 +189,31 @@ class Module:
   def __init__(
     self,
     proto: hlo_pb2.Module,
-    known: Mapping[int, Computation] | None = None,
+    computations: Iterable[Computation] | None = None,
   ):
     """Wraps a message.
 
     Args:
       proto: The message; the module keeps it.
-      known: Computation id -> its view, where that was made before.
+      computations: Views of its computations, which the message then lacks
+        until somebody asks for it: most modules are only looked at.
     """
-    known = known or {}
-    self.proto = proto
-    self.computations = [
-      known[c.id] if c.id in known else Computation(c)
-      for c in proto.computations
-    ]
+    self._message = proto
+    if computations is None:
+      computations = map(Computation, proto.computations)
+    self.computations = [*computations]
     self.by_id = {c.id: c for c in self.computations}
     self.in_place_pairs: dict[int, list[Any]] = {}
     if proto.entry_computation_id not in self.by_id:
       raise ValueError(f"Module {proto.name} has no entry computation.")
     self.entry = self.by_id[proto.entry_computation_id]
+
+  @property
+  def proto(self) -> hlo_pb2.Module:
+    """The message itself; `set_schedule` edits it."""
+    if not self._message.computations:
+      self._message.computations.extend(c.proto for c in self.computations)
+    return self._message
 
   @classmethod
   def from_bytes(cls, data: bytes) -> Module:
@@ -231,7 +236,7 @@ class Module:
   @property
   def name(self) -> str:
     """The module's name, for example "jit_train_step"."""
-    return self.proto.name
+    return self._message.name
 
   def instruction(self, instruction_id: int) -> Instruction:
     """Returns an instruction of any computation by its id."""
@@ -248,7 +253,7 @@ class Module:
 
   def is_scheduled(self, computation_id: int) -> bool:
     """Returns whether a computation has a schedule."""
-    return computation_id in self.proto.schedule.sequences
+    return computation_id in self._message.schedule.sequences
 
   def schedule(self, computation_id: int) -> list[Instruction]:
     """Returns a computation's instructions in execution order.
@@ -261,20 +266,19 @@ class Module:
         f"Computation {self.by_id[computation_id].name} is not scheduled."
       )
     by_id = self.by_id[computation_id].by_id
-    ids = self.proto.schedule.sequences[computation_id].instruction_ids
+    ids = self._message.schedule.sequences[computation_id].instruction_ids
     return [by_id[i] for i in ids]
 
   def set_schedule(self, computation_id: int, ids: Sequence[int]) -> None:
     """Replaces a computation's schedule by instruction ids in order."""
-    sequence = self.proto.schedule.sequences[computation_id]
+    sequence = self._message.schedule.sequences[computation_id]
     del sequence.instruction_ids[:]
     sequence.instruction_ids.extend(ids)
+    self.__dict__.pop("_shell", None)
 
   def with_schedules(self, orders: Mapping[int, Sequence[int]]) -> Module:
     """Returns a copy of the module with some schedules replaced."""
-    proto = hlo_pb2.Module()
-    proto.CopyFrom(self.proto)
-    copy = Module(proto, self.by_id)
+    copy = self._with(self.computations)
     copy.in_place_pairs = self.in_place_pairs
     for computation_id, ids in orders.items():
       copy.set_schedule(computation_id, ids)
@@ -287,15 +291,14 @@ class Module:
       ids: Of copy instructions of the entry that keep shape and layout.
     """
     gone = frozenset(ids)
-    proto = hlo_pb2.Module()
-    proto.CopyFrom(self.proto)
-    for computation in proto.computations:
-      if computation.id == self.entry.id:
-        for instruction in computation.instructions:
-          if instruction.id in gone:
-            instruction.opcode = "bitcast"
-    known = {c.id: c for c in self.computations if c is not self.entry}
-    changed = Module(proto, known)
+    entry = hlo_pb2.Computation()
+    entry.CopyFrom(self.entry.proto)
+    for instruction in entry.instructions:
+      if instruction.id in gone:
+        instruction.opcode = "bitcast"
+    changed = self._with(
+      Computation(entry) if c is self.entry else c for c in self.computations
+    )
     # Neither a copy nor a bitcast has any.
     changed.in_place_pairs = self.in_place_pairs
     return changed
@@ -308,19 +311,25 @@ class Module:
     Args:
       computations: The messages of the new module's computations. One with the
         id of a computation of this module, but for the entry, is taken to be
-        the same.
+        the same. Schedules of those that are not among them are dropped.
     """
+    known = {c.id: c for c in self.computations if c is not self.entry}
+    module = self._with(known.get(c.id) or Computation(c) for c in computations)
+    sequences = module._message.schedule.sequences
+    for computation_id in sequences.keys() - module.by_id.keys():
+      del sequences[computation_id]
+    return module
+
+  def _with(self, computations: Iterable[Computation]) -> Module:
     proto = hlo_pb2.Module()
     proto.CopyFrom(self._shell)
-    proto.computations.extend(computations)
-    known = {c.id: c for c in self.computations if c is not self.entry}
-    return Module(proto, known)
+    return Module(proto, computations)
 
   @functools.cached_property
   def _shell(self) -> hlo_pb2.Module:
     """The message without computations."""
     shell = hlo_pb2.Module()
-    shell.CopyFrom(self.proto)
+    shell.CopyFrom(self._message)
     del shell.computations[:]
     return shell
 
@@ -337,7 +346,7 @@ class Module:
       (e.parameter_number, tuple(e.parameter_shape_index)): tuple(
         e.output_shape_index
       )
-      for e in self.proto.input_output_alias.entries
+      for e in self._message.input_output_alias.entries
     }
 
   def source(self, instruction: Instruction) -> str:
@@ -353,7 +362,7 @@ class Module:
     if not frame_id:
       return metadata.op_name
     if frame_id not in self._sources:
-      index = self.proto.stack_frame_index
+      index = self._message.stack_frame_index
       self._sources[frame_id] = source_lines.of_frame(index, frame_id)
     return self._sources[frame_id] or metadata.op_name
 

@@ -120,9 +120,7 @@ def subtree[T](
 
 def same_shape(a: hlo_pb2.Shape, b: hlo_pb2.Shape) -> bool:
   """Returns whether element type, dimensions and layout all agree."""
-  if a.element_type != b.element_type or list(a.dimensions) != list(
-    b.dimensions
-  ):
+  if a.element_type != b.element_type or a.dimensions != b.dimensions:
     return False
   if a.element_type == TUPLE:
     return len(a.tuple_shapes) == len(b.tuple_shapes) and all(

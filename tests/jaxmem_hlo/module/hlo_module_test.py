@@ -253,6 +253,32 @@ class EditTest(absltest.TestCase):
       self.assertEqual(self.ids(copy, computation_id), order)
     self.assertEqual(self.module.to_bytes(), self.recorded.module.to_bytes())
 
+  def test_copies_have_the_schedules_of_their_time(self):
+    entry = self.module.entry.id
+    before, order = self.ids(self.module, entry), self.recorded.orders[entry]
+    early = self.module.with_schedules({})
+    self.module.set_schedule(entry, order)
+    late = self.module.with_schedules({})
+    self.assertEqual(self.ids(early, entry), before)
+    self.assertEqual(self.ids(late, entry), order)
+
+  def test_copies_are_written_whole(self):
+    self.module.with_schedules({}).set_schedule(self.module.entry.id, [])
+    again = self.module.with_schedules({})
+    self.assertEqual(again.to_bytes(), self.module.to_bytes())
+    # The same once its message was asked for.
+    self.assertEqual(again.with_schedules({}).to_bytes(), again.to_bytes())
+
+  def test_who_is_gone_has_no_schedule(self):
+    gone = self.module.scheduled_ids[0]
+    self.assertNotEqual(gone, self.module.entry.id)
+    kept = [c.proto for c in self.module.computations if c.id != gone]
+    changed = self.module.with_computations(kept)
+    others = [c for c in self.module.scheduled_ids if c != gone]
+    self.assertEqual(changed.scheduled_ids, others)
+    self.assertNotIn(gone, changed.proto.schedule.sequences)
+    self.assertIn(gone, self.module.proto.schedule.sequences)
+
 
 class ErrorTest(absltest.TestCase):
   def test_not_a_module(self):
