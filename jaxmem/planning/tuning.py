@@ -147,6 +147,8 @@ class VersionTuning:
       estimated seconds.
     refined_share: At least this share of the estimated cost of edits is left
       when they are refined.
+    usual_share: At least this share of the cost of a sketch is left, in most
+      cases: what would need more is not refined to rule a compile out.
     least_joined_share: Where blocks at most save this share of the bytes of the
       version that recomputes each on its own by being joined, the smallest
       program is not looked for there.
@@ -163,6 +165,7 @@ class VersionTuning:
   fused_weight: float = 0.75
   hopeful_share: float = 0.93
   refined_share: float = 0.85
+  usual_share: float = 0.9
   least_joined_share: float = 0.02
   max_divisions: int = 3
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)

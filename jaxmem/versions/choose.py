@@ -382,6 +382,7 @@ class _VersionSearch:
         found_s = find_s(tried, wanted)
         if found_s is not None and found_s <= seconds:
           return False
+      rivals = [t for t in rivals if self._found.usual_s(t) <= seconds]
     return True
 
   def _try(self, version: Version) -> ComparedVersion:

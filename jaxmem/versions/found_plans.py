@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from jaxmem.planning import LimitPlan, Wanted
+from jaxmem.planning import TUNING, LimitPlan, Wanted
 from jaxmem.versions.compared import ComparedVersion
 
 
@@ -34,6 +34,12 @@ class FoundPlans:
     """
     sketched_s = self._sketches_s.get(id(tried.planner), math.inf)
     return min(sketched_s, tried.hopeful_s)
+
+  def usual_s(self, tried: ComparedVersion) -> float:
+    """Returns seconds that a sketch is mostly not refined below."""
+    sketched_s = self._sketches_s.get(id(tried.planner), math.inf)
+    step_s = tried.planner.step_s
+    return step_s + TUNING.versions.usual_share * (sketched_s - step_s)
 
   def sketched_s(self, tried: ComparedVersion, wanted: Wanted) -> float | None:
     """Returns the seconds of a version's schedule by its best sketch.

@@ -1,5 +1,6 @@
 """Versions of a step under a byte limit: which is taken, and what it takes."""
 
+import contextlib
 import dataclasses
 from typing import Any
 from unittest import mock
@@ -256,6 +257,13 @@ class _Schedules(ScheduleCapture):
   def planner(self, traced, platform) -> Any:
     return self.as_written if traced is self._written else self.in_blocks
 
+  @contextlib.contextmanager
+  def searching(self, limit_bytes):
+    request = Request(options=OPTIONS, limit_bytes=limit_bytes)
+    with mock.patch.object(Request, "planner", side_effect=self.planner):
+      as_written = choose.Version(step=self._written)
+      yield choose._VersionSearch(as_written, self, request)
+
   def pick(self, limit_bytes):
     # With another effort, what was decided would be kept by its module.
     options = jaxmem.Options(effort="prove")
@@ -291,6 +299,17 @@ class MonotoneTest(parameterized.TestCase):
     # XLA's own plan keeps this limit: else nothing is asked for.
     version = schedules.pick(total_bytes)
     self.assertEqual(version.choice is not None, recomputes)
+
+  @parameterized.parameters((0.96, 1), (0.8, 0))
+  def test_what_refining_would_hardly_reach_is_compiled(self, share, expected):
+    schedules = _Schedules(traced_case(), 10**9, edits_s=0.5, blocks_s=0.1)
+    limit, edits_s, planner = 10**9 // 2, 0.25, schedules.as_written
+    # A sketch that no refining makes any better.
+    sketch = mock.patch.object(planner, "sketched_s", return_value=1 + edits_s)
+    with schedules.searching(limit) as search, sketch:
+      seconds = 1 + share * edits_s - search._device.mapping_s(limit)
+      self.assertTrue(search._is_promising(seconds, limit))
+    self.assertEqual(planner.num_planned, expected)
 
   @pytest.mark.slow
   def test_of_a_transformer(self):

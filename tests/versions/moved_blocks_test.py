@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from unittest import mock
 
 import jax
@@ -96,10 +97,13 @@ class AmountsTest(parameterized.TestCase):
     above = _version()
     found = FoundPlans(limit_bytes=100)
     self.assertEqual(found.hopeful_s(above), above.hopeful_s)
+    self.assertEqual(found.usual_s(above), math.inf)
     with mock.patch.object(above.planner, "sketched_s", return_value=1.1):
       found.sketched_s(above, Wanted(worse_s=2.0, is_any=False))
     self.assertEqual(found.hopeful_s(above), 1.1)
     self.assertEqual(found.best_s, 1.1)
+    share = TUNING.versions.usual_share
+    self.assertAlmostEqual(found.usual_s(above), 1.0 + share * 0.1)
 
 
 def _step(layers, x):
