@@ -46,14 +46,11 @@ chosen edits, reading and order included, by effort. *us* is microseconds per
 instruction at the default effort, *extra* what the edits cost by estimate, as a
 part of the step. *Placement* gives every buffer of the planned order an offset
 in one arena (`jaxmem.placement.place`), its *gap* is to the proven lower bound.
-Both cores were shared with other programs.
+Nothing else ran on the two cores.
 
 Above some thousand instructions limits grow a little faster than the order: in
 a greedy run each change of a plan counts live bytes anew, over all steps. No
-plan of *recurrent*, whose instructions read some twenty values each, was found;
-its rows are from before work on fusions of hundreds of operands no longer grew
-with their square. By turns, on a slower machine, its 3,011 instructions took
-20.5 s where they had taken 31.6.
+plan of *recurrent*, whose instructions read some twenty values each, was found.
 At 10,000 instructions *decoder* and *experts*, and at 20,000 *residual*, are
 planned for 32 MiB of temporaries, which no run maps anew: more runs twice for
 that, and planning takes longer than their size tells.
