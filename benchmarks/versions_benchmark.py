@@ -26,10 +26,14 @@ from benchmarks.row_output import emit_row, versions
 from jaxmem import targets
 from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.planning import TUNING, Request
-from jaxmem.versions import blocks, scan
-from jaxmem.versions.block_versions import BlockVersion, keeping
-from jaxmem.versions.compared import ComparedVersion
-from jaxmem.versions.version import Version
+from jaxmem.versions import (
+  BlockVersion,
+  ComparedVersion,
+  Version,
+  blocks,
+  keeping,
+  scan,
+)
 
 _CASES = flags.DEFINE_list(
   "cases",
@@ -51,7 +55,7 @@ _BATCHES = {"gpt2_small": 8, "scan_transformer": 8}
 _USUAL_BATCH = 32
 
 
-class Case:
+class _Case:
   """A step of the zoo, and what it is planned for."""
 
   def __init__(self, model: str, target_name: str):
@@ -153,7 +157,7 @@ def main(argv: list[str]) -> None:
   jax.config.update("jax_enable_compilation_cache", False)
   for case in _CASES.value:
     model, _, target = case.partition(":")
-    for row in Case(model, target).rows():
+    for row in _Case(model, target).rows():
       emit_row(row, _OUTPUT.value)
 
 

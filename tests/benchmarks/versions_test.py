@@ -1,29 +1,23 @@
 """What versions take: rows of a tiny step, and the tables that are made."""
 
-import importlib.util
-import os
-import unittest
-
+import benchmark_process
 import pytest
-from absl.testing import absltest, flagsaver
+from absl.testing import absltest
 
-packages = ("flax", "optax")
-missing = [p for p in packages if importlib.util.find_spec(p) is None]
-if missing and not os.environ.get("CI"):
-  raise unittest.SkipTest(f"{missing} are not installed; see .[test].")
-
-from benchmarks import page, versions_benchmark, versions_report  # noqa: E402
+from benchmarks import page, versions_report
 
 
-def _rows(model, target, kind, **values):
-  with flagsaver.as_parsed(kind=kind, size="tiny", batch="2", **values):
-    return [*versions_benchmark.Case(model, target).rows()]
+def _rows(model, *flags):
+  return benchmark_process.rows(
+    *("versions_benchmark", f"--cases={model}:cpu"),
+    *("--size=tiny", "--batch=2", *flags),
+  )
 
 
 class RowsTest(absltest.TestCase):
   @pytest.mark.slow
   def test_blocks_that_keep_more_add_less(self):
-    written, *blocks = _rows("gpt2_small", "cpu", "blocks", shares="0.5,1")
+    written, *blocks = _rows("gpt2_small", "--shares=0.5,1")
     self.assertNotIn("share", written)
     self.assertEqual([r["share"] for r in blocks], [0.0, 0.5, 1.0])
     added = [r["extra"] for r in blocks]
@@ -34,7 +28,9 @@ class RowsTest(absltest.TestCase):
 
   @pytest.mark.slow
   def test_loops_stack_less(self):
-    written, *loops = _rows("scan_transformer", "cpu", "loops", saved_mb="all")
+    written, *loops = _rows(
+      "scan_transformer", "--kind=loops", "--saved_mb=all"
+    )
     self.assertEqual([r["keep_bits"] for r in loops], [True, False])
     for row in loops:
       self.assertGreater(row["saved_bytes"], 0)
