@@ -38,10 +38,21 @@ def _shapes(tree):
 
 
 class HeldOutTest(parameterized.TestCase):
-  @parameterized.parameters(*_CASES)
+  # All of them take half a minute.
+  @parameterized.parameters(*_CASES[::5])
   def test_step_keeps_its_state_and_recomputes_what_it_should(
     self, name, policy
   ):
+    self._check(name, policy)
+
+  @parameterized.parameters(
+    *(case for case in _CASES if case not in _CASES[::5])
+  )
+  @pytest.mark.slow
+  def test_the_others_do_so_too(self, name, policy):
+    self._check(name, policy)
+
+  def _check(self, name, policy):
     build = held_out.STEPS[name]
     step = build() if policy is None else build(policy)
     jaxpr = self._trace(step)

@@ -30,8 +30,8 @@ from jaxmem import planning, targets
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 
-# As many as take some fifteen seconds; the others are marked slow.
-_NUM_QUICK = 6
+# Short ones, and long ones, which are marked slow.
+_NUM_SHORT = 300
 _NUM_SEEDS = 300
 # The devices that every test process has, and how many programs over them.
 _NUM_DEVICES = 4
@@ -43,6 +43,7 @@ _FOUND_SHORT = (
   *(16_756, 18_024, 18_930, 23_758, 28_135, 44_782, 85_097, 93_524),
 )
 _SHORT_OPERATIONS = 4
+_FEWEST_OPERATIONS = 2
 # The same of programs planned for a GPU.
 _FOUND_FOR_GPU = (300_126, 300_271)
 _GPU_OPERATIONS = 8
@@ -59,9 +60,11 @@ def _flat(operations):
 
 
 class ChecksTest(parameterized.TestCase):
-  def check(self, seed, num_devices=1, most_operations=MOST_OPERATIONS):
+  def check(
+    self, seed, num_devices=1, most_operations=MOST_OPERATIONS, by_plan=True
+  ):
     program = generate(seed, num_devices, most_operations)
-    outcome = checks.check(program)
+    outcome = checks.check(program, by_plan=by_plan)
     self.assertEqual(outcome.failures, {}, str(program))
     if num_devices > 1 and outcome.counts["refused_by_xla"]:
       self.skipTest("XLA itself cannot run it.")
@@ -69,9 +72,13 @@ class ChecksTest(parameterized.TestCase):
       self.assertEqual(outcome.counts[name], 1, name)
     self.assertEqual(outcome.counts["limited_other"], 0)
 
-  @parameterized.parameters(*sorted({*range(_NUM_QUICK), *_FOUND}))
+  @parameterized.parameters(*_FOUND)
   def test_programs(self, seed):
     self.check(seed)
+
+  @parameterized.parameters(*range(_NUM_SHORT))
+  def test_shortest_programs(self, seed):
+    self.check(seed, most_operations=_FEWEST_OPERATIONS, by_plan=False)
 
   @parameterized.parameters(*_FOUND_SHORT)
   def test_short_programs(self, seed):
@@ -88,7 +95,7 @@ class ChecksTest(parameterized.TestCase):
     self.assertEqual(outcome.counts["prediction"], 1)
     self.assertEqual(outcome.counts["limited_prediction"], 1)
 
-  @parameterized.parameters(*range(_NUM_QUICK, _NUM_SEEDS))
+  @parameterized.parameters(*sorted({*range(_NUM_SEEDS)}.difference(_FOUND)))
   @pytest.mark.slow
   def test_more_programs(self, seed):
     self.check(seed)

@@ -236,11 +236,10 @@ class RandomStepsTest(parameterized.TestCase):
           a, b, rtol=1e-5, atol=1e-5, err_msg=f"{step}"
         )
 
-  @parameterized.parameters(2, 10)
-  def test_two(self, seed: int):
-    self.check(seed)
+  def test_one(self):
+    self.check(10)
 
-  @parameterized.parameters(3, 5, 6, 12, 14, 16, 18, 37)
+  @parameterized.parameters(2, 3, 5, 6, 12, 14, 16, 18, 37)
   @pytest.mark.slow
   def test_more(self, seed: int):
     self.check(seed)
