@@ -21,7 +21,6 @@ _MODELS = tuple(sorted(zoo.MODELS))
 _QUICK_MODELS = (
   "alexnet",
   "llama_lora",
-  "scan_transformer",
 )
 
 

@@ -113,14 +113,14 @@ class ChecksTest(parameterized.TestCase):
 class ByCompileTest(parameterized.TestCase):
   """Without `jaxmem.plan`, what `jaxmem.jit` decided is checked."""
 
-  @parameterized.product(seed=(0, _SHORT), num_devices=(1, _NUM_DEVICES))
-  def test_the_same_is_checked(self, seed, num_devices):
-    self._check(seed, num_devices)
-
   @parameterized.parameters(1, _NUM_DEVICES)
+  def test_the_same_is_checked(self, num_devices):
+    self._check(_SHORT, num_devices)
+
+  @parameterized.product(seed=(0, 3), num_devices=(1, _NUM_DEVICES))
   @pytest.mark.slow
-  def test_the_same_is_checked_of_a_long_one(self, num_devices):
-    self._check(3, num_devices)
+  def test_the_same_is_checked_of_long_ones(self, seed, num_devices):
+    self._check(seed, num_devices)
 
   def _check(self, seed, num_devices):
     program = generate(seed, num_devices)

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scan_cases
 from absl.testing import absltest, parameterized
 from jax import lax
@@ -281,6 +282,7 @@ class JoinedTest(parameterized.TestCase):
     written, rewritten = temp_bytes(jaxpr), temp_bytes(made.closed_jaxpr)
     self.assertLess(rewritten, 0.7 * written)
 
+  @pytest.mark.slow
   def test_as_small_as_a_checkpoint_by_hand(self):
     weights, x = arguments(1024)
 
