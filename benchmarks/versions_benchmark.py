@@ -14,6 +14,7 @@ The tables of docs/blocks.md and docs/scan.md are made of
 benchmarks/results/versions.jsonl by `python -m benchmarks.versions_report`.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,10 +26,9 @@ from benchmarks import zoo
 from benchmarks.row_output import emit_row, versions
 from jaxmem import targets
 from jaxmem.compiler import ScheduleCapture, TracedStep
-from jaxmem.planning import TUNING, Request
+from jaxmem.planning import LimitPlanner, Request
 from jaxmem.versions import (
   BlockVersion,
-  ComparedVersion,
   Version,
   blocks,
   keeping,
@@ -78,37 +78,35 @@ class _Case:
 
   def rows(self) -> Iterator[dict[str, Any]]:
     """Yields the step as it is written, then its versions."""
-    written = self._compile(Version(step=self._written))
-    self._step_s = written.planner.step_s
+    written = self._planner(Version(step=self._written))
+    self._step_s = written.step_s
     yield self._row(written)
     yield from self._blocks() if _KIND.value == "blocks" else self._loops()
 
   def _blocks(self) -> Iterator[dict[str, Any]]:
     step, rates = blocks.BlockStep(self._written.jaxpr), self._device.rates
     first = BlockVersion.every(self._written, step, rates)
-    every = self._compile(first.version)
+    every = self._planner(first.version)
     yield self._row(every, share=0.0, kept_bytes=0)
-    choice = blocks.BlockChoice(
-      num_groups=step.blocks.number, keep_bytes=first.recomputed.dropped_bytes
+    nothing = blocks.BlockChoice(num_groups=step.blocks.number)
+    everything = dataclasses.replace(
+      nothing, keep_bytes=first.recomputed.dropped_bytes
     )
-    most_bytes = step.recompute(choice, rates).kept_bytes
+    most_bytes = step.recompute(everything, rates).kept_bytes
     shares = [float(share) for share in _SHARES.value]
     for kept in keeping(
-      *(self._written, step, every, first.recomputed),
+      *(self._written, step, nothing, first.recomputed),
       amounts=[int(share * most_bytes) for share in shares],
-      step_s=self._step_s,
+      added_s=every.step_s - self._step_s,
       rates=rates,
     ):
       choice = kept.version.choice
       assert choice is not None
-      more_s = kept.seconds - self._step_s
-      if more_s > 0.0:
-        more_s /= TUNING.versions.hopeful_share
       yield self._row(
-        self._compile(kept.version),
+        self._planner(kept.version),
         share=round(choice.keep_bytes / most_bytes, 3),
         kept_bytes=kept.recomputed.kept_bytes,
-        estimated_extra=round(more_s / self._step_s, 5),
+        estimated_extra=round(kept.added_s / self._step_s, 5),
       )
 
   def _loops(self) -> Iterator[dict[str, Any]]:
@@ -120,27 +118,19 @@ class _Case:
         )
         step = self._written.with_jaxpr(rewritten.closed_jaxpr)
         yield self._row(
-          self._compile(Version(step=step)),
+          self._planner(Version(step=step)),
           asked_bytes=asked,
           saved_bytes=rewritten.saved_bytes,
           keep_bits=keep_bits,
         )
 
-  def _compile(self, version: Version) -> ComparedVersion:
+  def _planner(self, version: Version) -> LimitPlanner:
     """Compiles a version up to its schedule, and orders it."""
     with ScheduleCapture(self._request) as schedules:
       module = schedules.module(version.step)
-    return ComparedVersion(
-      version=version,
-      module=module,
-      planner=self._request.planner(module, self._target.platform),
-      excess_bytes=0,
-      edits_s=0.0,
-      mapping_s=0.0,
-    )
+    return self._request.planner(module, self._target.platform)
 
-  def _row(self, made: ComparedVersion, **found: Any) -> dict[str, Any]:
-    planner = made.planner
+  def _row(self, planner: LimitPlanner, **found: Any) -> dict[str, Any]:
     return {
       **self._known,
       **found,

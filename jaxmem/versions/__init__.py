@@ -2,13 +2,11 @@
 
 from jaxmem.versions.block_versions import BlockVersion, keeping
 from jaxmem.versions.choose import pick, small_planners, smallest_bytes
-from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.limit_cost import budget_of, cost_of_limit
 from jaxmem.versions.version import Recipe, Version
 
 __all__ = [
   "BlockVersion",
-  "ComparedVersion",
   "Recipe",
   "Version",
   "budget_of",

@@ -23,12 +23,18 @@ class BlockVersion:
   Attributes:
     version: The version.
     recomputed: What it recomputes.
-    seconds: An estimate of what runs, without edits.
+    added_s: An estimate of the seconds that it adds, without edits.
   """
 
   version: Version
   recomputed: blocks.Recomputed
-  seconds: float = math.inf
+  added_s: float = math.inf
+
+  @property
+  def hopeful_s(self) -> float:
+    """Seconds that it will hardly add less than."""
+    share = _TUNING.hopeful_share if self.added_s > 0.0 else 1.0
+    return share * self.added_s
 
   @classmethod
   def every(
@@ -71,11 +77,11 @@ def amounts_to_keep(
 def keeping(
   written: Step,
   step: blocks.BlockStep,
-  every: ComparedVersion,
+  first: blocks.BlockChoice,
   nothing: blocks.Recomputed,
   *,
   amounts: Iterable[int],
-  step_s: float,
+  added_s: float,
   rates: Rates,
 ) -> Iterator[BlockVersion]:
   """Yields versions that keep something.
@@ -83,15 +89,12 @@ def keeping(
   Args:
     written: The step as it is written.
     step: The same, with its blocks.
-    every: The version that keeps nothing.
+    first: How the version recomputes them that keeps nothing.
     nothing: What it recomputes.
     amounts: What each may keep at most, in bytes.
-    step_s: Estimated seconds of the step as it is written.
+    added_s: What that version adds according to its schedule, in seconds.
     rates: Of the device planned for.
   """
-  first = every.version.choice
-  assert first is not None
-  added_s = every.planner.step_s - step_s
   seen = {0}
   for keep_bytes in amounts:
     choice = dataclasses.replace(first, keep_bytes=keep_bytes)
@@ -99,12 +102,10 @@ def keeping(
     if kept.kept_bytes in seen:
       continue
     seen.add(kept.kept_bytes)
-    more_s = _added_seconds(added_s, nothing, kept)
-    share = _TUNING.hopeful_share if more_s > 0.0 else 1.0
     yield BlockVersion(
       version=recomputing_blocks(written, choice, kept),
       recomputed=kept,
-      seconds=step_s + share * more_s,
+      added_s=_added_seconds(added_s, nothing, kept),
     )
 
 

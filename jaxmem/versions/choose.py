@@ -308,17 +308,20 @@ class _VersionSearch:
       nothing: What it recomputes.
       room: Bytes to spare in it; negative where it is too large.
     """
+    first = every.version.choice
+    assert first is not None
     waiting = keeping(
-      *(self._step, step, every, nothing),
+      *(self._step, step, first, nothing),
       amounts=amounts_to_keep(step, every, self._device, room),
-      step_s=self.written.planner.step_s,
+      added_s=every.version.extra_s,
       rates=self._device.rates,
     )
     kept = next(waiting, None)
     while kept is not None:
       later = None
       total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
-      if self._is_promising(kept.seconds, total_bytes):
+      seconds = self.written.planner.step_s + kept.hopeful_s
+      if self._is_promising(seconds, total_bytes):
         if self._schedules.begins_early:
           later = next(waiting, None)
           for each in filter(None, (kept, later)):
