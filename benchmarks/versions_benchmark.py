@@ -85,7 +85,8 @@ class _Case:
 
   def _blocks(self) -> Iterator[dict[str, Any]]:
     step, rates = blocks.BlockStep(self._written.jaxpr), self._device.rates
-    first = BlockVersion.every(self._written, step, rates)
+    written = Version(step=self._written)
+    first = BlockVersion.every(written, step, rates)
     every = self._planner(first.version)
     yield self._row(every, share=0.0, kept_bytes=0)
     nothing = blocks.BlockChoice(num_groups=step.blocks.number)
@@ -95,7 +96,7 @@ class _Case:
     most_bytes = step.recompute(everything, rates).kept_bytes
     shares = [float(share) for share in _SHARES.value]
     for kept in keeping(
-      *(self._written, step, nothing, first.recomputed),
+      *(written, step, nothing, first.recomputed),
       amounts=[int(share * most_bytes) for share in shares],
       added_s=every.step_s - self._step_s,
       rates=rates,

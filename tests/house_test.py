@@ -14,7 +14,7 @@ _MAX_FILE_LINES = 450
 _MAX_FUNCTION_LINES = 60
 _MAX_ATTRIBUTES = 12
 # What a plan or a measurement is handed out as may list more.
-_RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
+_RESULT_TYPES = frozenset({"Budget", "ModulePlan", "PlanData"})
 # The lines that `jit`, `plan`, `max_batch` and the commands reach. The aim is
 # 19,000; until it is reached this number may only fall, but for what is new:
 # programs over several devices took 2,075, what XLA rematerialises later 60,
@@ -51,8 +51,9 @@ _RESULT_TYPES = frozenset({"ModulePlan", "PlanData"})
 # what nodes that touch many buffers take to run 7, blocks that keep what goes
 # to the host behind kernels, and plans of versions in a file of their own, 94,
 # versions of steps that wait for the host 12, what is not worth refining, and
-# what a benchmark of versions calls, 16.
-_MAX_REACHED_LINES = 33_231
+# what a benchmark of versions calls, 16, loops that stack fewer bits, and that
+# update what they would have stacked, 957.
+_MAX_REACHED_LINES = 34_188
 
 
 def _sources() -> Iterator[tuple[str, str]]:

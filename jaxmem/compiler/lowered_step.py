@@ -37,6 +37,11 @@ class LoweredStep:
     """Bytes of all arguments, over all devices."""
     return sum(memory.size_bytes(v.aval) for v in self.jaxpr.invars)
 
+  @property
+  def donated(self) -> tuple[bool, ...]:
+    """Of each input, whether its memory may be written over."""
+    return self.lowering.donated
+
   def with_jaxpr(self, jaxpr: core.Jaxpr) -> LoweredStep:
     """Returns another version."""
     return dataclasses.replace(self, jaxpr=jaxpr)
@@ -75,7 +80,7 @@ class LoweredStep:
       return equations(*arrays)
 
     run.__name__ = run.__qualname__ = self.lowering.name
-    donated = [i for i, is_so in enumerate(self.lowering.donated) if is_so]
+    donated = [i for i, is_so in enumerate(self.donated) if is_so]
     avals: list[Any] = [variable.aval for variable in self.jaxpr.invars]
     shapes = [
       jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)

@@ -22,6 +22,11 @@ class Step(Protocol):
     """Its equations."""
     ...
 
+  @property
+  def donated(self) -> tuple[bool, ...]:
+    """Of each input, whether its memory may be written over."""
+    ...
+
   def with_jaxpr(self, jaxpr: core.Jaxpr) -> Self:
     """Returns the step with another jaxpr of the same inputs and outputs."""
     ...
@@ -51,6 +56,11 @@ class TracedStep:
   def jaxpr(self) -> core.Jaxpr:
     """Its equations."""
     return self.traced.jaxpr
+
+  @property
+  def donated(self) -> tuple[bool, ...]:
+    """Of each input, whether its memory may be written over."""
+    return internals.donated_inputs(self.traced)
 
   def with_jaxpr(self, jaxpr: core.Jaxpr) -> TracedStep:
     """Returns the step with another jaxpr of the same inputs and outputs."""

@@ -164,6 +164,20 @@ def argument_names(jaxpr: core.Jaxpr) -> list[str]:
   return [name or f"arg{index}" for index, name in enumerate(names)]
 
 
+def donated_inputs(traced: jax.stages.Traced) -> tuple[bool, ...]:
+  """Returns which inputs of a traced function's jaxpr are donated.
+
+  Args:
+    traced: From `jax.jit(fun, ...).trace(...)`.
+  """
+  infos = jax.tree.leaves(
+    traced.args_info, is_leaf=lambda node: hasattr(node, "donated")
+  )
+  donated = [bool(info.donated) for info in infos]
+  # Constants that jax passes as arguments come first.
+  return (*[False] * (len(traced.jaxpr.invars) - len(donated)), *donated)
+
+
 def with_jaxpr(
   traced: jax.stages.Traced, jaxpr: core.Jaxpr
 ) -> jax.stages.Traced:

@@ -54,6 +54,11 @@ def itemsize(aval: Any) -> int:
   return aval.dtype.itemsize
 
 
+def shape(aval: Any) -> tuple[int, ...]:
+  """Returns the dimensions of an array; none of what is no array."""
+  return getattr(aval, "shape", ())
+
+
 def renamed(eqn: core.JaxprEqn, *, views: bool) -> bool:
   """Whether each result of an equation lies where its operand lies.
 

@@ -158,6 +158,7 @@ class VersionTuning:
       must find, too.
     spare_share: Where what is dropped leaves more than this share of what that
       saves to spare, less is tried.
+    max_updated: How many versions are tried with updates in loops.
     moved_share: Of what goes to the host and back in a step, this share surely
       leaves before most is live: blocks may keep as much more.
   """
@@ -170,6 +171,7 @@ class VersionTuning:
   max_divisions: int = 3
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
   spare_share: float = 0.1
+  max_updated: int = 2
   moved_share: float = 0.2
 
 

@@ -56,7 +56,7 @@ class EditCost:
 
   Attributes:
     kind: "recompute", "gather again", "offload", "blocks", "loop residuals",
-      "order", or "all else".
+      "loop stacks", "order", or "all else".
     name: The instruction that runs again, or whose value moves; in words what
       else was done.
     source: Where in the user's program it comes from; empty if not known.
@@ -87,6 +87,9 @@ class Budget:
     dropped_bytes: Their bytes before compilation; of several devices those of
       one, as if they were divided evenly. Where blocks are recomputed, XLA
       would not have kept them all.
+    num_stacks: Stacks of loops that take fewer bytes, or none: they hold what
+      was computed and not what that was converted to, or the loop does itself
+      what an optimizer does to them.
     step_s: Seconds of the step without these.
     extra_s: Seconds that they add.
     written_s: Seconds of XLA's own schedule of the step as it is written.
@@ -108,6 +111,7 @@ class Budget:
   num_offloaded: int
   num_dropped: int
   dropped_bytes: int
+  num_stacks: int = 0
   step_s: float
   extra_s: float
   written_s: float

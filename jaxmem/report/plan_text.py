@@ -111,11 +111,14 @@ def _budget_line(budget: Budget) -> str:
   limit = units.format_bytes(budget.limit_bytes)
   if budget.share is not None:
     limit += f" ({_share_words(budget.share)})"
+  stacks = ""
+  if budget.num_stacks:
+    stacks = f", {budget.num_stacks} stacks of loops made smaller"
   if not (budget.num_recomputed or budget.num_offloaded or budget.num_dropped):
-    return f"{limit} met without recomputing anything"
-  moved = ""
+    return f"{limit} met without recomputing anything{stacks}"
+  moved = stacks
   if budget.num_offloaded:
-    moved = f", {budget.num_offloaded} values moved to the host"
+    moved += f", {budget.num_offloaded} values moved to the host"
   if budget.num_dropped:
     size = units.format_bytes(budget.dropped_bytes)
     moved += f", {budget.num_dropped} residuals ({size}) made again"

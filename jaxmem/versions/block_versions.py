@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from jaxmem.compiler import Step
 from jaxmem.cost import Device, Rates
 from jaxmem.planning import TUNING
 from jaxmem.versions import blocks
@@ -38,13 +37,13 @@ class BlockVersion:
 
   @classmethod
   def every(
-    cls, written: Step, step: blocks.BlockStep, rates: Rates
+    cls, base: Version, step: blocks.BlockStep, rates: Rates
   ) -> BlockVersion:
     """Returns the version that recomputes each block on its own."""
     choice = blocks.BlockChoice(num_groups=step.blocks.number)
     recomputed = step.recompute(choice, rates)
     return cls(
-      version=recomputing_blocks(written, choice, recomputed),
+      version=recomputing_blocks(base, choice, recomputed),
       recomputed=recomputed,
     )
 
@@ -75,7 +74,7 @@ def amounts_to_keep(
 
 
 def keeping(
-  written: Step,
+  base: Version,
   step: blocks.BlockStep,
   first: blocks.BlockChoice,
   nothing: blocks.Recomputed,
@@ -87,8 +86,8 @@ def keeping(
   """Yields versions that keep something.
 
   Args:
-    written: The step as it is written.
-    step: The same, with its blocks.
+    base: What they are made of.
+    step: The same step, with its blocks.
     first: How the version recomputes them that keeps nothing.
     nothing: What it recomputes.
     amounts: What each may keep at most, in bytes.
@@ -103,7 +102,7 @@ def keeping(
       continue
     seen.add(kept.kept_bytes)
     yield BlockVersion(
-      version=recomputing_blocks(written, choice, kept),
+      version=recomputing_blocks(base, choice, kept),
       recomputed=kept,
       added_s=_added_seconds(added_s, nothing, kept),
     )

@@ -33,8 +33,11 @@ from jaxmem.versions.block_versions import (
 from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
 from jaxmem.versions.found_plans import FoundPlans
+from jaxmem.versions.update_versions import updated_versions
 from jaxmem.versions.version import (
   Version,
+  base_of,
+  may_update,
   recomputing_blocks,
   small_versions,
   stacking_less,
@@ -64,24 +67,30 @@ def pick(
   as_written = Version(step=written)
   if request.limit_bytes is None:
     return as_written, None
-  parts = request.num_devices
-  stacked_bytes = scan.droppable_bytes(written.jaxpr) // parts
-  step = blocks.BlockStep(written.jaxpr, num_devices=parts)
-  if not stacked_bytes and not step.blocks.number:
+  base = base_of(as_written, request.platform)
+  parts, jaxpr = request.num_devices, base.step.jaxpr
+  stacked_bytes = scan.droppable_bytes(jaxpr) // parts
+  step = blocks.BlockStep(jaxpr, num_devices=parts)
+  is_changed, updates = base is not as_written, may_update(base)
+  if not (stacked_bytes or step.blocks.number or is_changed or updates):
     return as_written, None
   every = None
   schedules.begin(written)
   if schedules.begins_early and step.blocks.number:
     rates = request.device(request.platform).rates
-    every = BlockVersion.every(written, step, rates)
+    every = BlockVersion.every(base, step, rates)
     schedules.begin(every.version.step)
   search = _VersionSearch(as_written, schedules, request)
   xla_bytes = search.written.planner.xla_bytes
   if xla_bytes > request.limit_bytes or search.written.waits:
+    if is_changed:
+      search.begin_with(base)
     if stacked_bytes:
       search.stack_less(stacked_bytes)
     if step.blocks.number:
       search.recompute_blocks(step, every)
+    if updates:
+      search.update_in_loops()
   compared, outcome = search.best()
   decided = None
   if _for_comparison(request) == request:
@@ -100,8 +109,10 @@ def small_planners(
     request: Options and target.
   """
   request = _for_comparison(request)
+  as_written = Version(step=written)
+  base = base_of(as_written, request.platform)
   totals: list[int] = []
-  for version in small_versions(written, schedules, request, totals):
+  for version in small_versions(base, as_written, schedules, request, totals):
     module = schedules.module(version.step)
     planner = request.planner(module, schedules.platform)
     totals.append(planner.total_bytes)
@@ -137,13 +148,14 @@ class _VersionSearch:
     self, as_written: Version, schedules: ScheduleCapture, request: Request
   ):
     assert request.limit_bytes is not None
-    self._step = as_written.step
     self._schedules = schedules
     self._request = _for_comparison(request)
     self._limit_bytes = request.limit_bytes
     self._tried: list[ComparedVersion] = []
     self._found = FoundPlans(self._limit_bytes)
     self.written = self._try(as_written)
+    # What other versions are made of.
+    self._base = self.written
 
   @functools.cached_property
   def _device(self) -> Device:
@@ -214,17 +226,22 @@ class _VersionSearch:
   def _small(self) -> list[ComparedVersion]:
     """Returns the versions that may take the fewest bytes."""
     known = {
-      (t.version.dropped, t.version.choice): t for t in reversed(self._tried)
+      (t.version.dropped, t.version.recipe): t for t in reversed(self._tried)
     }
     found: list[ComparedVersion] = []
     totals: list[int] = []
     for version in small_versions(
-      self._step, self._schedules, self._request, totals
+      *(self._base.version, self.written.version),
+      *(self._schedules, self._request, totals),
     ):
-      tried = known.get((version.dropped, version.choice)) or self._try(version)
+      tried = known.get((version.dropped, version.recipe)) or self._try(version)
       totals.append(tried.planner.total_bytes)
       found.append(tried)
     return found
+
+  def begin_with(self, base: Version) -> None:
+    """Tries a version that others are made of from then on."""
+    self._base = self._try(base)
 
   def stack_less(self, stacked_bytes: int) -> None:
     """Tries a few amounts that loops do not stack, in ascending order.
@@ -235,8 +252,9 @@ class _VersionSearch:
     Args:
       stacked_bytes: What could be dropped.
     """
-    least_bytes = self.written.planner.least_bytes
-    excess_bytes = max(0, self.written.excess_bytes)
+    base = self._base
+    least_bytes = base.planner.least_bytes
+    excess_bytes = max(0, base.excess_bytes)
     # Edits may find the other half elsewhere.
     may_halve = least_bytes - excess_bytes // 2 <= self._limit_bytes
     amounts = amounts_to_drop(excess_bytes, stacked_bytes, may_halve)
@@ -244,7 +262,7 @@ class _VersionSearch:
     fitting_s = math.inf
     while amounts:
       amount = amounts.pop(0)
-      version = stacking_less(self._step, amount, self._device)
+      version = stacking_less(base.version, amount, self._device)
       if version.dropped in seen:
         continue
       seen.add(version.dropped)
@@ -272,11 +290,12 @@ class _VersionSearch:
       step: The step as it is written.
       first: The version that recomputes every block, if there is one already.
     """
+    base = self._base
     if first is None:
-      first = BlockVersion.every(self._step, step, self._device.rates)
-    recomputed, written = first.recomputed, self.written
-    if written.fits and not (
-      written.waits or written.planner.may_gain_by_less(recomputed.again_s)
+      first = BlockVersion.every(base.version, step, self._device.rates)
+    recomputed = first.recomputed
+    if base.fits and not (
+      base.waits or base.planner.may_gain_by_less(recomputed.again_s)
     ):
       return
     every = self._try(first.version)
@@ -287,7 +306,7 @@ class _VersionSearch:
         num_groups=step.blocks.number, gathers_again=True
       )
       recomputed = step.recompute(choice, self._device.rates)
-      every = self._try(recomputing_blocks(self._step, choice, recomputed))
+      every = self._try(recomputing_blocks(base.version, choice, recomputed))
       room = self._limit_bytes - every.planner.total_bytes
     self._keep(step, every, recomputed, room)
     if room <= 0:
@@ -311,7 +330,7 @@ class _VersionSearch:
     first = every.version.choice
     assert first is not None
     waiting = keeping(
-      *(self._step, step, first, nothing),
+      *(self._base.version, step, first, nothing),
       amounts=amounts_to_keep(step, every, self._device, room),
       added_s=every.version.extra_s,
       rates=self._device.rates,
@@ -320,7 +339,7 @@ class _VersionSearch:
     while kept is not None:
       later = None
       total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
-      seconds = self.written.planner.step_s + kept.hopeful_s
+      seconds = self._base.planner.step_s + kept.hopeful_s
       if self._is_promising(seconds, total_bytes):
         if self._schedules.begins_early:
           later = next(waiting, None)
@@ -357,10 +376,22 @@ class _VersionSearch:
       if not self._is_promising(seconds, self._limit_bytes):
         return
       number, total_bytes = choice.num_groups, tried.planner.total_bytes
-      tried = self._try(recomputing_blocks(self._step, choice, several))
+      version = recomputing_blocks(self._base.version, choice, several)
+      tried = self._try(version)
       takes_less = tried.planner.total_bytes < total_bytes
       if not (takes_less and math.isinf(tried.edits_s)):
         return
+
+  def update_in_loops(self) -> None:
+    """Lets loops update what some versions are too large by."""
+    fitting = [t.schedule_s for t in self._tried if t.fits]
+    best_s = min(fitting, default=math.inf)
+    updated = updated_versions(self._tried, self._device)
+    for each in updated[: _TUNING.max_updated]:
+      if each.schedule_s < best_s:
+        tried = self._try(each.version)
+        if tried.fits:
+          best_s = min(best_s, tried.schedule_s)
 
   def _is_promising(self, seconds: float, total_bytes: int) -> bool:
     """Whether no version that was tried has a schedule as fast as this.

@@ -98,7 +98,9 @@ def scalar_flops(eqn: core.JaxprEqn, rates: Rates) -> float:
   """
   bodies = [*core.jaxprs_in_params(eqn.params)]
   name = eqn.primitive.name
-  factorized = factorization_flops(name, [_shape(v.aval) for v in eqn.invars])
+  factorized = factorization_flops(
+    name, [memory.shape(v.aval) for v in eqn.invars]
+  )
   if factorized is not None:
     return factorized / rates.efficiency.factorized
   if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
@@ -138,12 +140,12 @@ def product_flops(eqn: core.JaxprEqn) -> float:
     (contracting, _), _ = numbers.dot_dimension_numbers
     # Otherwise there is a result for each group.
     is_shared = numbers.rhs_group_dimensions
-    groups = _shape(eqn.invars[2].aval)[-1] if is_shared else 1
+    groups = memory.shape(eqn.invars[2].aval)[-1] if is_shared else 1
     per_group = _elements(eqn.outvars[0].aval) * _depth(eqn, contracting)
     return 2.0 * groups * per_group
   if name == "conv_general_dilated":
     kernel = eqn.invars[1].aval
-    features = _shape(kernel)[eqn.params["dimension_numbers"].rhs_spec[0]]
+    features = memory.shape(kernel)[eqn.params["dimension_numbers"].rhs_spec[0]]
     per_output = _elements(kernel) / max(features, 1)
     return 2.0 * _elements(eqn.outvars[0].aval) * per_output
   return 0.0
@@ -175,13 +177,9 @@ def _precision(eqn: core.JaxprEqn, rates: Rates) -> Precision:
 
 
 def _depth(eqn: core.JaxprEqn, contracting: Iterable[int]) -> int:
-  shape = _shape(eqn.invars[0].aval)
+  shape = memory.shape(eqn.invars[0].aval)
   return math.prod(shape[axis] for axis in contracting)
 
 
-def _shape(aval: Any) -> tuple[int, ...]:
-  return getattr(aval, "shape", ())
-
-
 def _elements(aval: Any) -> int:
-  return math.prod(_shape(aval))
+  return math.prod(memory.shape(aval))

@@ -28,6 +28,7 @@ def budget_of(plan: LimitPlan, version: Version, written_s: float) -> Budget:
     num_offloaded=len(plan.edits.offloads),
     num_dropped=version.num_residuals,
     dropped_bytes=version.saved_bytes,
+    num_stacks=version.num_stacks,
     # The version recomputes what it dropped already.
     step_s=plan.step_s - version.extra_s,
     extra_s=plan.extra_s + version.extra_s,
@@ -85,19 +86,9 @@ def _edit_costs(
   assert isinstance(plan, LimitPlan)
   base = plan.base
   rows = []
-  if version.num_residuals:
-    choice = version.choice
-    words = f"{version.num_residuals} residuals made again"
-    if choice is not None and choice.gathers_again:
-      words += ", what was gathered for them, too"
-    row = EditCost(
-      kind="loop residuals" if choice is None else "blocks",
-      name=words,
-      source="",
-      freed_bytes=own_bytes - base.baseline_bytes,
-      extra_s=version.extra_s,
-    )
-    rows.append(row)
+  if version.num_residuals or version.num_stacks:
+    freed_bytes = own_bytes - base.baseline_bytes
+    rows.append(_version_cost(version, freed_bytes))
   # Another order frees what it does before anything is edited.
   order = EditCost(
     kind="order",
@@ -111,3 +102,23 @@ def _edit_costs(
     ordered = AssignmentModel(base.apply(planned.given), base.platform)
     rows += edit_costs.edit_costs(ordered, plan.edits, planned.module, rates)
   return rows
+
+
+def _version_cost(version: Version, freed_bytes: int) -> EditCost:
+  """Returns what a version does before XLA sees it, and frees by that."""
+  words = []
+  kind = "loop stacks"
+  if version.num_residuals:
+    kind = "loop residuals" if version.choice is None else "blocks"
+    words.append(f"{version.num_residuals} residuals made again")
+  if version.choice is not None and version.choice.gathers_again:
+    words.append("what was gathered for them, too")
+  if version.num_stacks:
+    words.append(f"{version.num_stacks} stacks of loops made smaller")
+  return EditCost(
+    kind=kind,
+    name=", ".join(words),
+    source="",
+    freed_bytes=freed_bytes,
+    extra_s=version.extra_s,
+  )

@@ -18,6 +18,9 @@ from jaxmem.planning import TUNING, Request
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.scan import SaveBytes
 
+# More than loops stack; a number, to be written to a file.
+MOST_BYTES = 2**62
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -27,10 +30,15 @@ class Recipe:
     choice: How blocks are recomputed; None for not at all.
     answers: What was chosen to be dropped on the way; empty for the step as it
       is written, and where blocks keep nothing.
+    is_narrow: Whether loops stack values as they were computed.
+    updated_bytes: How much less loops stack at least, since they update what
+      they made themselves; 0 for nothing.
   """
 
   choice: blocks.BlockChoice | None
   answers: tuple[tuple[int, ...], ...]
+  is_narrow: bool
+  updated_bytes: int
 
   def follow(self, step: Step, device: Device) -> Version:
     """Makes the version again.
@@ -39,13 +47,19 @@ class Recipe:
       step: The step as it is written.
       device: The device planned for.
     """
+    version = Version(step=step)
+    if self.is_narrow:
+      version = stacking_narrow(version)
     if self.choice is not None:
-      found = blocks.BlockStep(step.jaxpr, num_devices=device.num_devices)
+      jaxpr = version.step.jaxpr
+      found = blocks.BlockStep(jaxpr, num_devices=device.num_devices)
       recomputed = found.recompute(self.choice, device.rates, self.answers)
-      return recomputing_blocks(step, self.choice, recomputed)
-    if self.answers:
-      return stacking_less(step, "all", device, self.answers)
-    return Version(step=step)
+      version = recomputing_blocks(version, self.choice, recomputed)
+    elif self.answers:
+      version = stacking_less(version, "all", device, self.answers)
+    if self.updated_bytes:
+      version = updating_in_loops(version, self.updated_bytes)
+    return version
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +75,9 @@ class Version:
       took longer than making them again.
     dropped: Names of those that loops do not stack.
     answers: What was chosen on the way; see `Recipe`.
+    is_narrow: Likewise.
+    updated_bytes: Likewise.
+    num_stacks: How many stacks of loops take fewer bytes, or none, for these.
     xla_bytes: Of the whole program by XLA's own plan of the step as it is
       written, as predicted; None where nothing was compared.
   """
@@ -72,31 +89,96 @@ class Version:
   extra_s: float = 0.0
   dropped: tuple[str, ...] = ()
   answers: tuple[tuple[int, ...], ...] = ()
+  is_narrow: bool = False
+  updated_bytes: int = 0
+  num_stacks: int = 0
   xla_bytes: int | None = None
 
   @property
   def recipe(self) -> Recipe:
     """How to make it again."""
-    return Recipe(choice=self.choice, answers=self.answers)
+    return Recipe(
+      choice=self.choice,
+      answers=self.answers,
+      is_narrow=self.is_narrow,
+      updated_bytes=self.updated_bytes,
+    )
+
+
+def base_of(written: Version, platform: str) -> Version:
+  """Returns what the other versions of a step are made of.
+
+  Args:
+    written: The step as it is written.
+    platform: "cpu" or "cuda". On CPUs the results of a step do not change by a
+      bit, and XLA may have left a rounding out.
+  """
+  return stacking_narrow(written) if platform == "cuda" else written
+
+
+def may_update(base: Version) -> bool:
+  """Whether loops could update anything that they stack."""
+  return updating_in_loops(base, MOST_BYTES) is not base
+
+
+def stacking_narrow(base: Version) -> Version:
+  """Returns a version whose loops stack values as they were computed.
+
+  Args:
+    base: What it is made of; it is returned if that changes nothing.
+  """
+  narrowed = scan.narrow_stacks(base.step.jaxpr)
+  if not narrowed.num_stacks:
+    return base
+  return dataclasses.replace(
+    base,
+    step=base.step.with_jaxpr(narrowed.closed_jaxpr),
+    is_narrow=True,
+    num_stacks=base.num_stacks + narrowed.num_stacks,
+  )
+
+
+def updating_in_loops(base: Version, save_bytes: int) -> Version:
+  """Returns a version whose loops update what they would have stacked.
+
+  Args:
+    base: What it is made of; it is returned if no loop can.
+    save_bytes: How much less is to be stacked at least, by all devices.
+  """
+  step = base.step
+  updated = scan.update_in_loops(step.jaxpr, step.donated, save_bytes)
+  return with_updates(base, updated, save_bytes) if updated.names else base
+
+
+def with_updates(
+  base: Version, updated: scan.Updated, save_bytes: int
+) -> Version:
+  """Returns a version with updates that were made of its step's jaxpr."""
+  return dataclasses.replace(
+    base,
+    step=base.step.with_jaxpr(updated.closed_jaxpr),
+    updated_bytes=save_bytes,
+    num_stacks=base.num_stacks + len(updated.names),
+  )
 
 
 def stacking_less(
-  step: Step,
+  base: Version,
   save_bytes: SaveBytes,
   device: Device,
   known: Sequence[tuple[int, ...]] = (),
 ) -> Version:
-  """Returns the version of a step whose loops stack so much less.
+  """Returns a version whose loops stack so much less.
 
   Args:
-    step: The step as it is written.
+    base: What it is made of.
     save_bytes: What loops do not stack on a device; see `scan.rewrite_step`.
     device: The device planned for.
     known: What was chosen before, likewise.
   """
   parts = device.num_devices
   rewritten = scan.rewrite_step(
-    step.jaxpr,
+    base.step.jaxpr,
     save_bytes if save_bytes == "all" else parts * save_bytes,
     device.rates,
     # On CPU the results of a step do not change by a bit. A GPU may choose
@@ -104,8 +186,9 @@ def stacking_less(
     keep_bits=device.platform == "cpu",
     known=known,
   )
-  return Version(
-    step=step.with_jaxpr(rewritten.closed_jaxpr),
+  return dataclasses.replace(
+    base,
+    step=base.step.with_jaxpr(rewritten.closed_jaxpr),
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes // parts,
     dropped=rewritten.dropped,
@@ -114,13 +197,14 @@ def stacking_less(
 
 
 def recomputing_blocks(
-  step: Step,
+  base: Version,
   choice: blocks.BlockChoice,
   recomputed: blocks.Recomputed,
 ) -> Version:
-  """Returns the version of a step that recomputes blocks."""
-  return Version(
-    step=step.with_jaxpr(recomputed.closed_jaxpr),
+  """Returns a version that recomputes blocks of what it is made of."""
+  return dataclasses.replace(
+    base,
+    step=base.step.with_jaxpr(recomputed.closed_jaxpr),
     choice=choice,
     num_residuals=recomputed.num_dropped,
     saved_bytes=recomputed.dropped_bytes,
@@ -129,7 +213,8 @@ def recomputing_blocks(
 
 
 def small_versions(
-  written: Step,
+  base: Version,
+  written: Version,
   schedules: ScheduleCapture,
   request: Request,
   totals: Sequence[int],
@@ -140,16 +225,23 @@ def small_versions(
   is asked for: until then it is not known for which platform.
 
   Args:
+    base: What versions are made of.
     written: The step as it is written.
     schedules: Compiles versions of it.
     request: Options and target.
     totals: Bytes of each version without edits, once it was yielded.
   """
-  yield Version(step=written)
+  yield written
   device = request.device(schedules.platform)
-  if scan.droppable_bytes(written.jaxpr):
-    yield stacking_less(written, "all", device)
-  step = blocks.BlockStep(written.jaxpr, num_devices=device.num_devices)
+  smallest = base
+  if scan.droppable_bytes(base.step.jaxpr):
+    smallest = stacking_less(base, "all", device)
+  if smallest is not written:
+    yield smallest
+  updated = updating_in_loops(smallest, MOST_BYTES)
+  if updated is not smallest:
+    yield updated
+  step = blocks.BlockStep(base.step.jaxpr, num_devices=device.num_devices)
   number = step.blocks.number
   for num_groups in dict.fromkeys((number, (number + 1) // 2)):
     saved_bytes = (number - num_groups) * step.blocks.crossing_bytes
@@ -161,4 +253,4 @@ def small_versions(
         num_groups=num_groups, gathers_again=device.num_devices > 1
       )
       recomputed = step.recompute(choice, device.rates)
-      yield recomputing_blocks(written, choice, recomputed)
+      yield recomputing_blocks(base, choice, recomputed)

@@ -57,7 +57,7 @@ def _edited():
   return step, (params, small_steps.normal(9, 256, 16))
 
 
-def _scan():
+def _scan(num_layers=6, width=16, batch=256):
   def step(params, x):
     def layer(hidden, weights):
       return hidden + jnp.sin(jnp.tanh(hidden @ weights) ** 2), None
@@ -69,12 +69,23 @@ def _scan():
     return params - 0.1 * grads, value
 
   return step, (
-    small_steps.normal(0, 6, 16, 16),
-    small_steps.normal(1, 256, 16),
+    small_steps.normal(0, num_layers, width, width),
+    small_steps.normal(1, batch, width),
   )
 
 
-_CASES = {"chain": _chain, "edited": _edited, "scan": _scan}
+_CASES = {
+  "chain": _chain,
+  "edited": _edited,
+  "scan": _scan,
+  "updates": functools.partial(_scan, 24, 64, 4),
+}
+_RECIPE = {
+  "choice": None,
+  "answers": [],
+  "is_narrow": False,
+  "updated_bytes": 0,
+}
 
 
 def _total_bytes(compiled):
@@ -176,6 +187,10 @@ class SecondStartTest(_FolderTest):
   def test_chosen_drops_are_remembered(self):
     _start("scan", 0.5)
     self.assertNotEmpty(self.content()[1]["recipe"]["answers"])
+
+  def test_updates_in_loops_are_remembered(self):
+    _start("updates", 0.2, donate_argnums=0)
+    self.assertGreater(self.content()[1]["recipe"]["updated_bytes"], 0)
 
   def test_effort_prove_and_steps_with_one_version(self):
     # Both are planned only when XLA shows their modules.
@@ -288,8 +303,10 @@ class BadContentTest(_FolderTest):
     ("program", 7),
     ("platform", None),
     ("decided", [{}]),
-    ("recipe", {"choice": None, "answers": [[99]]}),
-    ("recipe", {"choice": {"num_groups": 0, "keep_bytes": 0}, "answers": []}),
+    ("recipe", {**_RECIPE, "answers": [[99]]}),
+    ("recipe", {**_RECIPE, "updated_bytes": -1}),
+    ("recipe", {**_RECIPE, "is_narrow": True}),
+    ("recipe", {**_RECIPE, "choice": {"num_groups": 0, "keep_bytes": 0}}),
   )
   def test_fields(self, name, value):
     num_bytes = self.start_first()

@@ -25,7 +25,7 @@ from jaxmem.versions.blocks.recipe import make_groups, make_recipe
 from jaxmem.versions.equation_cost import equation_seconds, is_heavy_eqn
 from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.values import num_bytes, operands
-from jaxmem.versions.version import stacking_less
+from jaxmem.versions.version import Version, stacking_less
 
 _RATES = cost.for_target("h200")
 _NUM_STEPS = 3
@@ -332,7 +332,7 @@ class DevicesTest(absltest.TestCase):
     half = scan.droppable_bytes(written.jaxpr) // 2
     found = [
       stacking_less(
-        written,
+        Version(step=written),
         half // parts,
         cost.Device(platform="cpu", rates=_RATES, num_devices=parts),
       )

@@ -15,7 +15,7 @@ from jaxmem.experimental.jaxpr_order.from_jaxpr import (
   from_function,
   from_jaxpr,
 )
-from jaxmem.experimental.jaxpr_order.in_place import in_place, is_elementwise
+from jaxmem.experimental.jaxpr_order.in_place import in_place
 
 __all__ = [
   "JaxprGraph",
@@ -23,7 +23,6 @@ __all__ = [
   "from_function",
   "from_jaxpr",
   "in_place",
-  "is_elementwise",
   "reorder",
   "run_eager",
 ]

@@ -92,12 +92,7 @@ def from_function(
     )
   traced = fun.trace(*args, **kwargs)  # pyright: ignore
   jaxpr = traced.jaxpr
-  infos = jax.tree.leaves(
-    traced.args_info, is_leaf=lambda node: hasattr(node, "donated")
-  )
-  donated = [info.donated for info in infos]
-  # Constants that jax passes as arguments come first.
-  donated = [False] * (len(jaxpr.invars) - len(donated)) + donated
+  donated = internals.donated_inputs(traced)
   return from_jaxpr(jaxpr, is_donated=donated, model=model)
 
 

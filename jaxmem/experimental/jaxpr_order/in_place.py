@@ -2,19 +2,8 @@
 
 from jax.extend import core
 
-from jaxmem.jaxpr import internals, memory
+from jaxmem.jaxpr import internals, is_elementwise, memory
 
-# Element i of the result depends on element i of the operands only.
-_ELEMENTWISE = frozenset(
-  """
-  abs acos acosh add add_any and asin asinh atan atan2 atanh cbrt ceil clamp
-  conj convert_element_type copy cos cosh digamma div eq erf erf_inv erfc exp
-  exp2 expm1 floor ge gt integer_pow is_finite le lgamma log log1p logistic lt
-  max min mul ne neg nextafter not or population_count pow reduce_precision rem
-  round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical
-  sign sin sinh sqrt square sub tan tanh xor
-  """.split()
-)
 # XLA updates the first operand in place.
 _UPDATES = frozenset(
   {
@@ -32,11 +21,6 @@ _UPDATES = frozenset(
     "scatter_sub",
   }
 )
-
-
-def is_elementwise(eqn: core.JaxprEqn) -> bool:
-  """Whether element i of the result depends on element i of the operands."""
-  return eqn.primitive.name in _ELEMENTWISE
 
 
 def in_place(eqn: core.JaxprEqn) -> list[tuple[int, int]]:
@@ -57,7 +41,7 @@ def in_place(eqn: core.JaxprEqn) -> list[tuple[int, int]]:
 
 def _candidates(eqn: core.JaxprEqn) -> list[tuple[int, int]]:
   name = eqn.primitive.name
-  if name in _ELEMENTWISE:
+  if is_elementwise(eqn):
     # Smaller operands are broadcast; their sizes tell them apart.
     return [(position, 0) for position in range(len(eqn.invars))]
   if name in _UPDATES:

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 
 from jax.extend import core
 
-from jaxmem.experimental.jaxpr_order import in_place, is_elementwise
-from jaxmem.jaxpr import Atom, flatten, internals, memory
+from jaxmem.experimental.jaxpr_order import in_place
+from jaxmem.jaxpr import Atom, flatten, internals, is_elementwise, memory
 
 Reading = Literal["pointwise", "elsewhere"]
 
