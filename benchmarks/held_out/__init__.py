@@ -18,6 +18,7 @@ from benchmarks.held_out import (
   linen_steps,
   new_steps,
   plain_steps,
+  scanned_steps,
 )
 from benchmarks.held_out.step import (
   Step,
@@ -58,6 +59,8 @@ STEPS: dict[str, Callable[..., Step]] = {
   "moe": plain_steps.moe,
   "perceiver": later_steps.perceiver,
   "sam_mlp": plain_steps.sam_mlp,
+  "scanned_decoder": scanned_steps.scanned_decoder,
+  "scanned_sets": scanned_steps.scanned_sets,
   "scanned_transformer": plain_steps.scanned_transformer,
   "shifted_windows": latest_steps.shifted_windows,
   "state_space": later_steps.state_space,

@@ -154,35 +154,32 @@ class _Loop:
   def rewritten(self) -> core.JaxprEqn:
     """Returns the loop; see `update_in_loops`."""
     updates, results, stacks = self._updates, self._eqn.outvars, self._stacks
+    num_carry = self._num_carry
     known: dict[core.Var, Atom] = {
       given: self._append(_slice, stack, self._count)
       for given, stack in stacks.items()
     }
+    made = dict(zip(results, self._run(known), strict=True))
+    read = [v for v in results[num_carry:] if v in self._values.readers]
     # Nothing that is updated is fused with what made it.
-    outvars = self._guarded(self._run(known))
-    known |= zip(results, outvars, strict=True)
+    alive = [*results[:num_carry], *read]
+    known |= self._guarded({var: made[var] for var in alive})
     for number in updates.eqns:
       self._update(number, known)
+    gone = {results[position] for position in updates.gone}
+    stays = [var for var in read if var not in gone]
     # Whatever reads an old slice has done so before it is written over.
-    new = (*updates.in_place, *updates.made)
-    guarded = self._guarded([*outvars, *(known[var] for var in new)])
-    outvars = guarded[: len(outvars)]
-    known |= zip(new, guarded[len(outvars) :], strict=True)
-    written = [
-      self._append(_written, stacks[given], known[var], self._count)
-      for var, given in updates.in_place.items()
-    ]
-    stays = [
-      position
-      for position in range(self._num_carry, len(results))
-      if position not in updates.gone
-    ]
-    ends = [*outvars[: self._num_carry], *written]
-    ends.append(self._append(self._following, self._count))
-    ends += [*(outvars[p] for p in stays), *(known[v] for v in updates.made)]
-    names = [*results[: self._num_carry], *updates.in_place]
-    names.append(core.Var(self._count.aval))
-    names += [*(results[p] for p in stays), *updates.made]
+    ends = [*results[:num_carry], *updates.in_place, *stays, *updates.made]
+    known |= self._guarded({var: known[var] for var in ends})
+    for var, given in updates.in_place.items():
+      known[var] = self._append(
+        _written, stacks[given], known[var], self._count
+      )
+    following = core.Var(self._count.aval)
+    known[following] = self._append(self._following, self._count)
+    names = [*results[:num_carry], *updates.in_place, following]
+    names += [*stays, *updates.made]
+    ends = [known[var] for var in names]
     passed = [*self._consts, *self._carry, *self._slices]
     return internals.with_scan_body(
       self._eqn,
@@ -231,14 +228,17 @@ class _Loop:
     stack = internals.empty_name_stack()
     return self._inliner.inline(self._body, operands, stack)
 
-  def _guarded(self, atoms: Sequence[Atom]) -> list[Atom]:
+  def _guarded(self, known: Mapping[core.Var, Atom]) -> dict[core.Var, Atom]:
     """Returns values behind a barrier that all of them pass at once."""
-    passed = variables(atoms)
+    passed = variables(known.values())
     barrier = internals.barrier(self._eqn, passed)
     stack = internals.empty_name_stack().extend(_SCOPE)
     self._inliner.eqns.append(internals.with_name_stack(barrier, stack))
     behind = dict(zip(passed, barrier.outvars, strict=True))
-    return [behind[a] if isinstance(a, core.Var) else a for a in atoms]
+    return {
+      var: behind[atom] if isinstance(atom, core.Var) else atom
+      for var, atom in known.items()
+    }
 
   def _update(self, number: int, known: dict[core.Var, Atom]) -> None:
     """Appends an equation that acts on slices; `known` gets its result."""
