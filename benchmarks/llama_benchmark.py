@@ -4,7 +4,7 @@ Nothing runs: programs are compiled for a described H200, bytes are those of
 XLA's `memory_analysis`, seconds are estimates of the schedule that XLA ends
 with. One row is for jax.jit, one for each policy of MaxText's around each
 layer, and after it one for jaxmem on the step without any, with the bytes of
-the policy's program as its limit.
+the policy's program as its limit; and one for each other limit.
 
     JAXMEM_CACHE_DIR="" python -m benchmarks.llama_benchmark \\
       --form=unrolled --layers=32 --output=benchmarks/results/llama.jsonl
@@ -27,6 +27,7 @@ from benchmarks.row_output import emit_row
 _FORM = flags.DEFINE_enum("form", "scanned", llama.FORMS, "Of the layers.")
 _LAYERS = flags.DEFINE_integer("layers", 2, "How many; Llama-3-8B has 32.")
 _ROWS = flags.DEFINE_list("rows", [*llama.POLICIES], "Which policies.")
+_LIMITS_GB = flags.DEFINE_list("limits_gb", [], "Other limits, in GB.")
 _TARGET = flags.DEFINE_string("target", "h200", "Device to compile for.")
 _EFFORT = flags.DEFINE_enum(
   "effort", "normal", ["fast", "normal", "prove"], "Effort of the search."
@@ -64,6 +65,7 @@ def main(argv: list[str]) -> None:
     shape=shape,
     form=cast(llama.Form, _FORM.value),
     policies=_ROWS.value,
+    limits_bytes=[int(1e9 * float(limit)) for limit in _LIMITS_GB.value],
     target=_TARGET.value,
     effort=cast(Any, _EFFORT.value),
     attention=cast(llama.Attention, _ATTENTION.value),

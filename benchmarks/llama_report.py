@@ -21,15 +21,15 @@ _TITLES = (
   "",
   "total MB",
   "ms",
-  "of these not in the cost model",
   "compile CPU s",
   "jaxmem: total MB",
   "ms",
-  "of these not in the cost model",
   "planning CPU s",
   "ms by the policy's",
-  "by the cost model alone",
 )
+
+
+_LIMIT_TITLES = ("limit MB", "total MB", "ms", "planning CPU s")
 
 
 def main(argv: list[str]) -> None:
@@ -37,19 +37,6 @@ def main(argv: list[str]) -> None:
   del argv
   rows = page.read_rows("llama.jsonl")
   page.fill("budget.md", {"llama": text_of(rows)}, {})
-
-
-def uncounted_s(row: page.Row) -> float:
-  """Returns the seconds that the cost model left out of a program.
-
-  Rows say so that were made before it knew copies in loops, and attention.
-  """
-  return row.get("loop_copies_s", 0.0) + row.get("attention_s", 0.0)
-
-
-def seconds(row: page.Row) -> float:
-  """Returns the seconds expected of a program, all counted."""
-  return row["step_s"] + uncounted_s(row)
 
 
 def text_of(rows: Sequence[page.Row]) -> str:
@@ -78,6 +65,9 @@ def text_of(rows: Sequence[page.Row]) -> str:
     )
     pairs = _pairs(own)
     parts.append(page.table(_TITLES, itertools.starmap(_cells, pairs)))
+    others = [r for r in own[2:] if r["policy"] is None]
+    if others:
+      parts.append(page.table(_LIMIT_TITLES, map(_limit_cells, others)))
   return "\n".join(parts)
 
 
@@ -111,7 +101,7 @@ def _title(row: page.Row) -> str:
 def _compared(pairs: Sequence[tuple[page.Row, page.Row]]) -> Iterable[str]:
   """Yields a sentence about the plans that were found, and one about others."""
   ratios = {
-    policy["policy"]: seconds(plan) / seconds(policy)
+    policy["policy"]: plan["step_s"] / policy["step_s"]
     for policy, plan in pairs
     if "error" not in plan
   }
@@ -146,7 +136,7 @@ def _may_rematerialise(row: page.Row) -> bool:
 
 def _program(row: page.Row) -> str:
   """Returns a program's bytes and time, in words."""
-  return f"{_megabytes(row)} MB, {1e3 * seconds(row):.1f} ms"
+  return f"{_megabytes(row)} MB, {1e3 * row['step_s']:.1f} ms"
 
 
 def _cells(policy: page.Row, plan: page.Row) -> list[str]:
@@ -158,22 +148,25 @@ def _cells(policy: page.Row, plan: page.Row) -> list[str]:
   planning = f"{plan['planning_cpu_s']:.1f}"
   if "error" in plan:
     smallest = f"none; smallest {plan['smallest_bytes'] / 1e6:,.0f}"
-    return [*cells, smallest, "", "", planning, "", ""]
+    return [*cells, smallest, "", planning, ""]
   return [
     *cells,
     *_bytes_and_time(plan),
     planning,
-    f"{seconds(plan) / seconds(policy):.3f}",
     f"{plan['step_s'] / policy['step_s']:.3f}",
   ]
 
 
+def _limit_cells(plan: page.Row) -> list[str]:
+  limit, planning = f"{plan['limit_bytes'] / 1e6:,.0f}", plan["planning_cpu_s"]
+  if "error" in plan:
+    smallest = f"none; smallest {plan['smallest_bytes'] / 1e6:,.0f}"
+    return [limit, smallest, "", f"{planning:.1f}"]
+  return [limit, *_bytes_and_time(plan), f"{planning:.1f}"]
+
+
 def _bytes_and_time(row: page.Row) -> list[str]:
-  return [
-    _megabytes(row),
-    f"{1e3 * seconds(row):.1f}",
-    f"{1e3 * uncounted_s(row):.1f}",
-  ]
+  return [_megabytes(row), f"{1e3 * row['step_s']:.1f}"]
 
 
 def _megabytes(row: page.Row) -> str:

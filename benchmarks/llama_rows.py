@@ -30,6 +30,7 @@ class Asked:
     shape: Sizes of the step.
     form: Of its stack of layers.
     policies: Which policies.
+    limits_bytes: Limits to plan for besides.
     target: The device to compile for.
     effort: Of the search.
     attention: Its implementation.
@@ -40,6 +41,7 @@ class Asked:
   shape: llama.Shape
   form: llama.Form
   policies: Sequence[str]
+  limits_bytes: Sequence[int] = ()
   target: str
   effort: Literal["fast", "normal", "prove"]
   attention: llama.Attention
@@ -71,6 +73,9 @@ def rows(asked: Asked) -> Iterator[Row]:
     yield names | {"kind": "policy", "policy": policy} | own
     plan = measured.planned(own["total_bytes"], usual_cpu_s)
     yield names | {"kind": "jaxmem", "policy": policy} | plan
+  for limit_bytes in asked.limits_bytes:
+    plan = measured.planned(limit_bytes, usual_cpu_s)
+    yield names | {"kind": "jaxmem", "policy": None} | plan
 
 
 class _Measured:

@@ -158,7 +158,8 @@ class VersionTuning:
       must find, too.
     spare_share: Where what is dropped leaves more than this share of what that
       saves to spare, less is tried.
-    max_updated: How many versions are tried with updates in loops.
+    max_updated: How many versions are tried with updates in loops, and as
+      often with more of them.
     moved_share: Of what goes to the host and back in a step, this share surely
       leaves before most is live: blocks may keep as much more.
   """

@@ -386,12 +386,20 @@ class _VersionSearch:
     """Lets loops update what some versions are too large by."""
     fitting = [t.schedule_s for t in self._tried if t.fits]
     best_s = min(fitting, default=math.inf)
-    updated = updated_versions(self._tried, self._device)
-    for each in updated[: _TUNING.max_updated]:
-      if each.schedule_s < best_s:
-        tried = self._try(each.version)
-        if tried.fits:
-          best_s = min(best_s, tried.schedule_s)
+    waiting = updated_versions(self._tried, self._device)[: _TUNING.max_updated]
+    for each in waiting:
+      if each.schedule_s >= best_s:
+        continue
+      tried = self._try(each.version)
+      if tried.fits:
+        best_s = min(best_s, tried.schedule_s)
+      elif each.fits:
+        # An iteration holds what it is about to write.
+        missing_bytes = self._device.num_devices * tried.excess_bytes
+        more = each.with_more(missing_bytes, self._device)
+        is_last = len(waiting) >= 2 * _TUNING.max_updated
+        if more is not None and more.fits and not is_last:
+          waiting.append(more)
 
   def _is_promising(self, seconds: float, total_bytes: int) -> bool:
     """Whether no version that was tried has a schedule as fast as this.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from jaxmem.cost import Device
 from jaxmem.versions import scan
 from jaxmem.versions.compared import ComparedVersion
-from jaxmem.versions.version import Version, with_updates
+from jaxmem.versions.version import MOST_BYTES, Version, with_updates
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,44 +17,81 @@ class UpdateVersion:
 
   Attributes:
     version: The version.
-    missing_bytes: What it takes above the limit by estimate; 0 if it fits.
+    base: What it was made of.
+    fits: Whether it fits by estimate.
     schedule_s: An estimate of what its schedule takes, in seconds.
   """
 
   version: Version
-  missing_bytes: int
+  base: ComparedVersion
+  fits: bool
   schedule_s: float
+
+  @classmethod
+  def of(
+    cls, base: ComparedVersion, save_bytes: int, device: Device
+  ) -> UpdateVersion | None:
+    """Lets loops of a version update something.
+
+    What that takes is known: new values are written twice, and read once more.
+
+    Args:
+      base: The version.
+      save_bytes: How much less is to be stacked, by all devices.
+      device: The device planned for.
+
+    Returns:
+      The version; None if no loop can.
+    """
+    step = base.version.step
+    updated = scan.update_in_loops(step.jaxpr, step.donated, save_bytes)
+    if not updated.names:
+      return None
+    fits = updated.saved_bytes >= save_bytes
+    copied_bytes = 2 * updated.copied_bytes / device.num_devices
+    return cls(
+      version=with_updates(
+        base.version, updated, save_bytes if fits else MOST_BYTES
+      ),
+      base=base,
+      fits=fits,
+      schedule_s=base.planner.step_s
+      + base.mapping_s
+      + copied_bytes / device.rates.memory_bytes_per_s,
+    )
+
+  def with_more(self, save_bytes: int, device: Device) -> UpdateVersion | None:
+    """Returns the same with more updates; None if there are none left.
+
+    Args:
+      save_bytes: How much less is to be stacked besides, by all devices.
+      device: The device planned for.
+    """
+    asked_bytes = self.version.updated_bytes + save_bytes
+    more = UpdateVersion.of(self.base, asked_bytes, device)
+    if more is None or more.version.num_stacks == self.version.num_stacks:
+      return None
+    return more
 
 
 def updated_versions(
   tried: Iterable[ComparedVersion], device: Device
 ) -> list[UpdateVersion]:
-  """Returns what loops could update so that versions fit, the best first.
+  """Returns what loops could update so that versions fit, the fastest first.
 
-  What that takes is known before: new values are written twice, and read once
-  more.
+  If none would, the one with which the smallest version takes still less.
 
   Args:
     tried: Versions that were compiled up to their schedule.
     device: The device planned for.
   """
-  parts, found = device.num_devices, []
-  for each in tried:
-    if each.fits:
-      continue
-    step, save_bytes = each.version.step, parts * each.excess_bytes
-    updated = scan.update_in_loops(step.jaxpr, step.donated, save_bytes)
-    if not updated.names:
-      continue
-    copied_bytes = 2 * updated.copied_bytes / parts
-    saved_bytes = updated.saved_bytes // parts
-    found.append(
-      UpdateVersion(
-        version=with_updates(each.version, updated, save_bytes),
-        missing_bytes=max(0, each.excess_bytes - saved_bytes),
-        schedule_s=each.planner.step_s
-        + each.mapping_s
-        + copied_bytes / device.rates.memory_bytes_per_s,
-      )
-    )
-  return sorted(found, key=lambda u: (u.missing_bytes, u.schedule_s))
+  large = sorted(
+    (each for each in tried if not each.fits), key=lambda t: t.excess_bytes
+  )
+  found = [
+    UpdateVersion.of(each, device.num_devices * each.excess_bytes, device)
+    for each in large
+  ]
+  possible = [each for each in found if each is not None]
+  fitting = [each for each in possible if each.fits]
+  return sorted(fitting, key=lambda each: each.schedule_s) or possible[:1]

@@ -171,8 +171,7 @@ def _row(kind, total_bytes=8_000_000, step_s=1.0, **others):
     "predicted_temp_bytes": 7,
     "num_instructions": 5,
     "step_s": step_s,
-    "loop_copies_s": 0.0,
-    "attention_s": 0.25,
+    "policy": None,
     "compile_cpu_s": 3.0,
     "planning_cpu_s": 4.0,
     **others,
@@ -184,10 +183,10 @@ class ReportTest(absltest.TestCase):
     rows = [
       _row("jit"),
       _row("jaxmem"),
-      _row("policy", policy="full", step_s=1.0, loop_copies_s=0.75),
-      _row("jaxmem", policy="full", step_s=2.0),
-      _row("policy", policy="minimal", step_s=1.25),
-      _row("jaxmem", policy="minimal", step_s=1.5, temp_bytes=6),
+      _row("policy", policy="full", step_s=2.0),
+      _row("jaxmem", policy="full", step_s=2.25),
+      _row("policy", policy="minimal", step_s=1.5),
+      _row("jaxmem", policy="minimal", step_s=1.75, temp_bytes=6),
       _row("policy", policy="save_out_proj"),
       {
         "form": "scanned",
@@ -198,6 +197,7 @@ class ReportTest(absltest.TestCase):
         "error": "no plan was found",
         "smallest_bytes": 10_000_000,
       },
+      _row("jaxmem", 6_000_000, step_s=1.25, limit_bytes=7_000_000),
     ]
     text = llama_report.text_of(rows)
     words = " ".join(text.split())
@@ -206,7 +206,8 @@ class ReportTest(absltest.TestCase):
     self.assertIn("1.146 beside those that offload nothing", words)
     self.assertIn("`full` (1.125), `minimal` (1.167)", words)
     self.assertIn("at the bytes of `save_out_proj` (1.250)", words)
-    self.assertIn("| 2250.0 | 250.0 | 4.0 | 1.125 | 2.000 |", text)
+    self.assertIn("| 2250.0 | 4.0 | 1.125 |", text)
+    self.assertIn("| 7 | 6 | 1250.0 | 4.0 |", text)
     self.assertIn("| 8* |", text)  # XLA changed the program after planning.
     self.assertIn("none; smallest 10", text)
 

@@ -350,6 +350,15 @@ class NarrowTest(absltest.TestCase):
     ]
     jax.tree.map(np.testing.assert_array_equal, *results)
 
+  def test_gradients_that_are_clipped_by_their_norm(self):
+    step, args = case(
+      optax.chain(optax.clip_by_global_norm(1.0), OPTIMIZERS["adamw"]),
+      jnp.bfloat16,
+    )
+    traced, found = updated(step, args, (0, 1))
+    self.assertEmpty(found.names)
+    self.assertEqual(scan.narrow_stacks(traced.jaxpr).num_stacks, 2)
+
   def test_what_else_is_read_or_made_stays(self):
     def forward(dtype, use):
       def body(x, y):
