@@ -43,21 +43,24 @@ class UpdateVersion:
     Returns:
       The version; None if no loop can.
     """
-    step = base.version.step
+    step, planner = base.version.step, base.planner
     updated = scan.update_in_loops(step.jaxpr, step.donated, save_bytes)
     if not updated.names:
       return None
-    fits = updated.saved_bytes >= save_bytes
-    copied_bytes = 2 * updated.copied_bytes / device.num_devices
+    parts = device.num_devices
+    saved_bytes = updated.saved_bytes // parts
+    temp_bytes = planner.total_bytes - planner.fixed_bytes - saved_bytes
+    copies_s = (
+      2 * updated.copied_bytes / parts / device.rates.memory_bytes_per_s
+    )
+    is_all = updated.saved_bytes < save_bytes
     return cls(
       version=with_updates(
-        base.version, updated, save_bytes if fits else MOST_BYTES
+        base.version, updated, MOST_BYTES if is_all else save_bytes
       ),
       base=base,
-      fits=fits,
-      schedule_s=base.planner.step_s
-      + base.mapping_s
-      + copied_bytes / device.rates.memory_bytes_per_s,
+      fits=saved_bytes >= base.excess_bytes,
+      schedule_s=planner.step_s + copies_s + device.mapping_s(temp_bytes),
     )
 
   def with_more(self, save_bytes: int, device: Device) -> UpdateVersion | None:
@@ -79,19 +82,20 @@ def updated_versions(
 ) -> list[UpdateVersion]:
   """Returns what loops could update so that versions fit, the fastest first.
 
-  If none would, the one with which the smallest version takes still less.
+  Where temporaries are mapped anew in each run, all that they could, too. If no
+  version would fit, the one with which the smallest takes still less.
 
   Args:
     tried: Versions that were compiled up to their schedule.
     device: The device planned for.
   """
-  large = sorted(
-    (each for each in tried if not each.fits), key=lambda t: t.excess_bytes
-  )
-  found = [
-    UpdateVersion.of(each, device.num_devices * each.excess_bytes, device)
-    for each in large
-  ]
+  found = []
+  for each in sorted(tried, key=lambda t: t.excess_bytes):
+    excess_bytes = device.num_devices * each.excess_bytes
+    amounts = [excess_bytes] if excess_bytes > 0 else []
+    if each.mapping_s > 0.0:
+      amounts.append(MOST_BYTES)
+    found += [UpdateVersion.of(each, amount, device) for amount in amounts]
   possible = [each for each in found if each is not None]
   fitting = [each for each in possible if each.fits]
   return sorted(fitting, key=lambda each: each.schedule_s) or possible[:1]
