@@ -14,7 +14,9 @@ from jaxmem import cost
 from jaxmem.budget import Effort, Event
 from jaxmem.options import Options
 from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
+from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.ordered_module import Fit, OrderedModule
+from jaxmem.planning.promise import may_gain_by_less
 from jaxmem.planning.refine import refine
 from jaxmem.planning.reorder import in_given_order
 from jaxmem.planning.tuning import TUNING
@@ -53,14 +55,52 @@ class EditSearch:
 
   @functools.cached_property
   def _given(self) -> OrderedModule | None:
-    """XLA's own order, if the planned one is another."""
-    planned = in_given_order(self._planned.planned)
+    """XLA's own order of the entry, if the planned one is another."""
+    return self._ordered(in_given_order(self._planned.planned))
+
+  @functools.cached_property
+  def _unchanged(self) -> OrderedModule | None:
+    """XLA's own order of all that is called, too, likewise."""
+    planned = self._planned.planned
+    return self._ordered(in_given_order(planned, keeps_callees=False))
+
+  def _ordered(
+    self, planned: PlannedModule[ModulePlan] | None
+  ) -> OrderedModule | None:
     if planned is None:
       return None
     may_offload = self._options.offload
     return OrderedModule(
       planned, self._rates, may_offload, self._planned.seconds
     )
+
+  def unedited(self, room: int, device: cost.Device, hides: bool) -> list[Fit]:
+    """Returns the orders to run without edits, where the planned one fits.
+
+    On a CPU what shares no memory runs side by side, which the cost model does
+    not know, and orders for fewer bytes leave less of that: XLA's own order is
+    kept, if it fits and to map what it takes more costs little. Not so where
+    nothing is mapped: fewer bytes stay in caches then.
+
+    Args:
+      room: Most bytes of temporaries.
+      device: The device planned for.
+      hides: Whether collectives are still to be hidden: XLA's own order may fit
+        once they are.
+    """
+    if hides:
+      return [base.unedited() for base in self.bases()]
+    planned, own_bytes = (
+      self._planned,
+      self._planned.planned.decision.baseline_bytes,
+    )
+    fewer_bytes = planned.unedited().temp_bytes
+    may_keep = own_bytes <= room and device.mapping_s(own_bytes) > 0.0
+    if may_keep and not may_gain_by_less(
+      planned, device, own_bytes, fewer_bytes
+    ):
+      planned = self._unchanged or planned
+    return [planned.unedited()]
 
   def least_base(self) -> OrderedModule:
     """Returns the base whose edits may need the fewest bytes."""

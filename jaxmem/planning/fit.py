@@ -214,9 +214,10 @@ class LimitPlanner:
     """
     seconds: list[float] = []
     for room in self._rooms(limit_bytes):
-      sketch = self._planned.unedited()
-      if sketch.temp_bytes > room:
-        with self._timed():
+      with self._timed():
+        if self._planned.unedited().temp_bytes <= room:
+          sketch = self._search.unedited(room, self._device, False)[0]
+        else:
           sketch = self._sketch(room, wanted)
       if sketch is not None:
         mapping_s = self._device.mapping_s(sketch.temp_bytes)
@@ -279,10 +280,11 @@ class LimitPlanner:
       wanted: See `find`.
     """
     lower = int(share * room)
-    bases = self._search.bases() if self.own.collective_s else (self._planned,)
     if self._planned.unedited().temp_bytes <= lower:
       # With all of the room, these were tried.
-      return [base.unedited() for base in bases] if share == 1.0 else []
+      hides = bool(self.own.collective_s)
+      fits = self._search.unedited(room, self._device, hides)
+      return fits if share == 1.0 else []
     if share < 1.0:
       sizes = (room, lower)
       some_s, more_s = (self._planned.estimate(VIEWS[0], s) for s in sizes)

@@ -139,15 +139,22 @@ def _status(found: FoundOrders, kept: bool, baseline: int) -> Status:
 
 
 def in_given_order(
-  planned: PlannedModule[ModulePlan],
+  planned: PlannedModule[ModulePlan], *, keeps_callees: bool = True
 ) -> PlannedModule[ModulePlan] | None:
   """Returns the plan that removes the same copies and keeps XLA's order.
 
   None if the plan keeps that order itself.
+
+  Args:
+    planned: The plan.
+    keeps_callees: Whether what the entry calls keeps its planned order.
   """
   decision, entry_id = planned.decision, planned.given.entry.id
   orders = dict(decision.orders)
-  if orders.pop(entry_id, None) is None:
+  is_other = orders.pop(entry_id, None) is not None
+  if not keeps_callees:
+    is_other, orders = is_other or bool(orders), {}
+  if not is_other:
     return None
   kept = PlannedModule.of(
     planned.given, dataclasses.replace(decision, orders={**orders})

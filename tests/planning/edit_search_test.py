@@ -68,6 +68,37 @@ class EditSearchTest(parameterized.TestCase):
     assert sketched_s is not None
     self.assertAlmostEqual(sketched_s, found.decision.schedule_s)
 
+  @parameterized.parameters(
+    (True, 1e-9, False), (False, 1e-9, True), (False, 0.0, False)
+  )
+  def test_xlas_order_stays_where_another_saves_little(
+    self, gains, second_per_byte, is_kept
+  ):
+    # On a CPU it leaves more that runs side by side.
+    module = record_modules.zoo_pair("unet").module
+    self.enter_context(
+      mock.patch.object(edit_search, "may_gain_by_less", return_value=gains)
+    )
+    self.enter_context(
+      mock.patch.object(
+        cost.Device, "mapping_s", lambda _, size: size * second_per_byte
+      )
+    )
+    planner = LimitPlanner(module, cost.device_for("cpu"), Options())
+    self.assertLess(planner.total_bytes, planner.xla_bytes)
+    for limit_bytes, is_own in (
+      (planner.xla_bytes, is_kept),
+      (planner.xla_bytes - 1, False),
+    ):
+      found = planner.find(limit_bytes)
+      assert found is not None
+      self.assertFalse(found.decision.edits)
+      # Needless copies are removed all the same.
+      self.assertNotEmpty(found.decision.base.removed_copies)
+      self.assertEqual(not found.decision.base.orders, is_own)
+      ordered_bytes = planner.total_bytes - planner.fixed_bytes
+      self.assertEqual(found.planned_bytes > ordered_bytes, is_own)
+
   def test_what_fits_is_edited_where_less_is_faster(self):
     planner = _planner()
     limit = planner.total_bytes

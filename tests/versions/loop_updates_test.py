@@ -1,98 +1,54 @@
-"""Updates of what loops stack, done in the loop, and stacks of fewer bits."""
+"""Updates of what loops stack, done in the loop."""
 
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib
+import pytest
 from absl.testing import absltest, parameterized
-from jax.extend import core
+from stacked_layers import (
+  LENGTH,
+  OPTIMIZERS,
+  WIDTH,
+  case,
+  loss,
+  run,
+  stacks,
+  updated,
+  weights,
+)
 
-import jaxmem
-from jaxmem import targets
-from jaxmem.compiler import TracedStep
-from jaxmem.jaxpr import internals
-from jaxmem.versions import scan
-
-LENGTH, WIDTH = 6, 24
-
-
-def weights(seed: int = 0, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
-  keys = jax.random.split(jax.random.key(seed), 2)
-  normal = functools.partial(jax.random.normal, dtype=dtype)
-  return {
-    "inner": normal(keys[0], (LENGTH, WIDTH, WIDTH)) / WIDTH,
-    "scale": 1.0 + normal(keys[1], (LENGTH, WIDTH)) / WIDTH,
-  }
-
-
-def loss(params: Any, x: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
-  def layer(x, p):
-    inner = jnp.tanh(x @ p["inner"].astype(dtype))
-    return x + inner * p["scale"].astype(dtype), None
-
-  x, _ = jax.lax.scan(layer, x.astype(dtype), params)
-  return jnp.mean(jnp.square(x.astype(jnp.float32)))
-
-
-def train_step(optimizer: optax.GradientTransformation, dtype: Any) -> Any:
-  def step(params, state, x):
-    value, gradients = jax.value_and_grad(loss)(params, x, dtype)
-    updates, state = optimizer.update(gradients, state, params)
-    return optax.apply_updates(params, updates), state, value
-
-  return step
-
-
-def case(
-  optimizer: optax.GradientTransformation, dtype: Any = jnp.float32
-) -> tuple[Any, tuple[Any, ...]]:
-  params = weights()
-  x = jax.random.normal(jax.random.key(9), (5, WIDTH))
-  return train_step(optimizer, dtype), (params, optimizer.init(params), x)
-
-
-def updated(
-  step: Any, args: Any, donated: Any = (), save_bytes: float = float("inf")
-) -> tuple[TracedStep, scan.Updated]:
-  """Returns a traced step, and what its loops could update."""
-  traced = TracedStep(jax.jit(step, donate_argnums=donated).trace(*args))
-  found = scan.update_in_loops(traced.jaxpr, traced.donated, save_bytes)
-  return traced, found
-
-
-def stacks(jaxpr: core.Jaxpr) -> list[Any]:
-  """Returns the types of what the last loop of a jaxpr stacks."""
-  loop = [e for e in jaxpr.eqns if e.primitive.name == "scan"][-1]
-  _, num_carry = internals.scan_counts(loop)
-  return [v.aval for v in loop.outvars[num_carry:]]
-
-
-def run(step: TracedStep, args: Any, times: int = 3) -> Any:
-  compiled = step.compile({})
-  params, state, x = jax.tree.map(jnp.copy, args)
-  value = None
-  for _ in range(times):
-    params, state, value = compiled(params, state, x)
-  return params, state, value
-
-
-OPTIMIZERS = {
-  "sgd": optax.sgd(1e-2),
-  "momentum": optax.sgd(1e-2, momentum=0.9, nesterov=True),
-  "adamw": optax.adamw(1e-3, weight_decay=0.1),
-  "lion": optax.lion(1e-3),
-  "rmsprop": optax.rmsprop(1e-3, momentum=0.9),
-  "scheduled": optax.adam(optax.cosine_decay_schedule(1e-2, 100)),
-}
+_MORE_OPTIMIZERS = (
+  "adabelief adadelta adagrad adamax adamaxw amsgrad nadam nadamw radam rprop"
+  " sign_sgd yogi"
+).split()
 
 
 class UpdatesTest(parameterized.TestCase):
   @parameterized.parameters(*OPTIMIZERS)
   def test_results_are_the_same_bit_by_bit(self, name):
-    step, args = case(OPTIMIZERS[name])
+    self.check(OPTIMIZERS[name])
+
+  @parameterized.parameters(*_MORE_OPTIMIZERS)
+  @pytest.mark.slow
+  def test_more_optimizers(self, name):
+    self.check(getattr(optax, name)(1e-3))
+
+  @pytest.mark.slow
+  def test_chains(self):
+    for chain in (
+      optax.chain(optax.clip(1.0), optax.adam(1e-3)),
+      optax.chain(optax.adam(1e-3), optax.ema(0.9)),
+      optax.contrib.schedule_free_adamw(1e-3),
+      optax.contrib.adopt(1e-3),
+    ):
+      self.check(chain)
+
+  def check(self, optimizer):
+    step, args = case(optimizer)
     traced, found = updated(step, args, (0, 1))
     # Both gradients, each of all layers.
     self.assertLen(found.names, 2)
@@ -325,116 +281,6 @@ class RandomTest(absltest.TestCase):
       with self.subTest(seed=seed):
         jax.tree.map(np.testing.assert_array_equal, *results)
     self.assertGreater(num_updated, 15)
-
-
-class NarrowTest(absltest.TestCase):
-  def setUp(self):
-    super().setUp()
-    step, self.args = case(OPTIMIZERS["adamw"], jnp.bfloat16)
-    self.traced = TracedStep(jax.jit(step).trace(*self.args))
-
-  def test_gradients_are_stacked_as_they_were_computed(self):
-    found = scan.narrow_stacks(self.traced.jaxpr)
-    self.assertEqual(found.num_stacks, 2)
-    self.assertSameElements(
-      [aval.dtype for aval in stacks(found.closed_jaxpr)],
-      [jnp.dtype(jnp.bfloat16)],
-    )
-
-  def test_results_are_the_same_where_all_is_rounded(self):
-    found = scan.narrow_stacks(self.traced.jaxpr)
-    options = {"xla_allow_excess_precision": False}
-    results = [
-      step.compile(options)(*self.args)
-      for step in (self.traced, self.traced.with_jaxpr(found.closed_jaxpr))
-    ]
-    jax.tree.map(np.testing.assert_array_equal, *results)
-
-  def test_gradients_that_are_clipped_by_their_norm(self):
-    step, args = case(
-      optax.chain(optax.clip_by_global_norm(1.0), OPTIMIZERS["adamw"]),
-      jnp.bfloat16,
-    )
-    traced, found = updated(step, args, (0, 1))
-    self.assertEmpty(found.names)
-    self.assertEqual(scan.narrow_stacks(traced.jaxpr).num_stacks, 2)
-
-  def test_what_else_is_read_or_made_stays(self):
-    def forward(dtype, use):
-      def body(x, y):
-        x = jnp.sin(x + y)
-        return x, (x * y).astype(dtype)
-
-      return lambda xs: use(jax.lax.scan(body, xs[0], xs)[1])
-
-    for dtype, use in (
-      (jnp.float32, lambda s: s[::-1]),
-      (jnp.float32, lambda s: s),
-      (jnp.int32, lambda s: s + 1),
-      (jnp.float8_e4m3fn, lambda s: -s),
-    ):
-      shape = jax.ShapeDtypeStruct((3, 4), jnp.bfloat16)
-      jaxpr = jax.make_jaxpr(forward(dtype, use))(shape)
-      found = scan.narrow_stacks(jaxpr)
-      self.assertIs(found.closed_jaxpr, jaxpr)
-    jaxpr = jax.make_jaxpr(forward(jnp.float32, lambda s: -s))(shape)
-    self.assertEqual(scan.narrow_stacks(jaxpr).num_stacks, 1)
-
-
-class PlansTest(absltest.TestCase):
-  """Whole steps under limits that nothing else meets."""
-
-  def setUp(self):
-    super().setUp()
-    params = {
-      "inner": jnp.eye(256) + jnp.zeros((24, 256, 256)),
-      "scale": jnp.ones((24, 256)),
-    }
-    self.step, _ = case(OPTIMIZERS["adamw"])
-    x = jax.random.normal(jax.random.key(1), (4, 256))
-    self.args = params, OPTIMIZERS["adamw"].init(params), x
-
-  def test_on_a_cpu(self):
-    plain = jax.jit(self.step, donate_argnums=(0, 1)).lower(*self.args)
-    found: Any = plain.compile().memory_analysis()
-    state_bytes = found.argument_size_in_bytes
-    limited = jaxmem.jit(
-      self.step, donate_argnums=(0, 1), memory_limit=int(1.2 * state_bytes)
-    )
-    compiled = limited.lower(*self.args).compile()
-    memory: Any = compiled.memory_analysis()
-    # The gradients alone would be a third of the state.
-    self.assertLess(memory.temp_size_in_bytes, 0.2 * state_bytes)
-    copies = [jax.tree.map(jnp.copy, self.args) for _ in range(2)]
-    jax.tree.map(
-      np.testing.assert_array_equal,
-      compiled(*copies[0]),
-      plain.compile()(*copies[1]),
-    )
-
-  @absltest.skipUnless(
-    targets.is_available("h200"), "JAX's CUDA plugin is not installed."
-  )
-  def test_for_a_described_gpu(self):
-    step = train_step(OPTIMIZERS["adamw"], jnp.bfloat16)
-    plans = [
-      jaxmem.plan(
-        step,
-        *self.args,
-        target="h200",
-        donate_argnums=(0, 1),
-        memory_limit=limit,
-      )
-      for limit in (None, int(1.12 * 3 * 4 * 24 * 256 * 257))
-    ]
-    budget = plans[1].budget
-    assert budget is not None
-    self.assertEqual(plans[1].temp_bytes, plans[1].predicted_temp_bytes)
-    # Each gradient in half the bits, then the larger updated in the loop.
-    self.assertGreaterEqual(budget.num_stacks, 3)
-    self.assertIn(
-      f"{budget.num_stacks} stacks of loops made smaller", str(plans[1])
-    )
 
 
 if __name__ == "__main__":
