@@ -217,7 +217,9 @@ class _Finder:
     self, eqn: core.JaxprEqn, inside: Mapping[core.Var, object]
   ) -> bool:
     """Whether an equation does to each slice what it does to the whole."""
-    if eqn.effects or len(eqn.outvars) != 1:
+    # What says how all of it is spread does not say it of slices.
+    is_spread = eqn.params.get("sharding") is not None
+    if eqn.effects or is_spread or len(eqn.outvars) != 1:
       return False
     shape = memory.shape(eqn.outvars[0].aval)
     given = [memory.shape(atom.aval) for atom in eqn.invars]
