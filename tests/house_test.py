@@ -53,8 +53,8 @@ _RESULT_TYPES = frozenset({"Budget", "ModulePlan", "PlanData"})
 # versions of steps that wait for the host 12, what is not worth refining, and
 # what a benchmark of versions calls, 16, loops that stack fewer bits, and that
 # update what they would have stacked, 1,000, and for speed, and XLA's order
-# where another saves little, 55.
-_MAX_REACHED_LINES = 34_286
+# where another saves little, 90.
+_MAX_REACHED_LINES = 34_321
 
 
 def _sources() -> Iterator[tuple[str, str]]:

@@ -71,7 +71,8 @@ def pick(
   parts, jaxpr = request.num_devices, base.step.jaxpr
   stacked_bytes = scan.droppable_bytes(jaxpr) // parts
   step = blocks.BlockStep(jaxpr, num_devices=parts)
-  is_changed, updates = base is not as_written, may_update(base)
+  is_changed = base is not as_written
+  updates = may_update(base, request.platform)
   if not (stacked_bytes or step.blocks.number or is_changed or updates):
     return as_written, None
   every = None

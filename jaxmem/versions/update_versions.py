@@ -6,9 +6,13 @@ import dataclasses
 from collections.abc import Iterable
 
 from jaxmem.cost import Device
-from jaxmem.versions import scan
 from jaxmem.versions.compared import ComparedVersion
-from jaxmem.versions.version import MOST_BYTES, Version, with_updates
+from jaxmem.versions.version import (
+  MOST_BYTES,
+  Version,
+  updates_of,
+  with_updates,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +47,8 @@ class UpdateVersion:
     Returns:
       The version; None if no loop can.
     """
-    step, planner = base.version.step, base.planner
-    updated = scan.update_in_loops(step.jaxpr, step.donated, save_bytes)
+    planner = base.planner
+    updated = updates_of(base.version, save_bytes, device.platform)
     if not updated.names:
       return None
     parts = device.num_devices

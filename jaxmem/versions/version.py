@@ -58,7 +58,7 @@ class Recipe:
     elif self.answers:
       version = stacking_less(version, "all", device, self.answers)
     if self.updated_bytes:
-      version = updating_in_loops(version, self.updated_bytes)
+      version = updating_in_loops(version, self.updated_bytes, device.platform)
     return version
 
 
@@ -116,9 +116,9 @@ def base_of(written: Version, platform: str) -> Version:
   return stacking_narrow(written) if platform == "cuda" else written
 
 
-def may_update(base: Version) -> bool:
+def may_update(base: Version, platform: str) -> bool:
   """Whether loops could update anything that they stack."""
-  return updating_in_loops(base, MOST_BYTES) is not base
+  return updating_in_loops(base, MOST_BYTES, platform) is not base
 
 
 def stacking_narrow(base: Version) -> Version:
@@ -138,16 +138,26 @@ def stacking_narrow(base: Version) -> Version:
   )
 
 
-def updating_in_loops(base: Version, save_bytes: int) -> Version:
+def updating_in_loops(base: Version, save_bytes: int, platform: str) -> Version:
   """Returns a version whose loops update what they would have stacked.
 
   Args:
     base: What it is made of; it is returned if no loop can.
     save_bytes: How much less is to be stacked at least, by all devices.
+    platform: "cpu" or "cuda"; see `base_of`.
   """
-  step = base.step
-  updated = scan.update_in_loops(step.jaxpr, step.donated, save_bytes)
+  updated = updates_of(base, save_bytes, platform)
   return with_updates(base, updated, save_bytes) if updated.names else base
+
+
+def updates_of(base: Version, save_bytes: int, platform: str) -> scan.Updated:
+  """Returns what loops of a version could update; see `updating_in_loops`."""
+  return scan.update_in_loops(
+    base.step.jaxpr,
+    base.step.donated,
+    save_bytes,
+    keep_bits=platform == "cpu",
+  )
 
 
 def with_updates(
@@ -238,7 +248,7 @@ def small_versions(
     smallest = stacking_less(base, "all", device)
   if smallest is not written:
     yield smallest
-  updated = updating_in_loops(smallest, MOST_BYTES)
+  updated = updating_in_loops(smallest, MOST_BYTES, device.platform)
   if updated is not smallest:
     yield updated
   step = blocks.BlockStep(base.step.jaxpr, num_devices=device.num_devices)

@@ -21,6 +21,8 @@ from stacked_layers import (
   weights,
 )
 
+from jaxmem.versions import scan
+
 _MORE_OPTIMIZERS = (
   "adabelief adadelta adagrad adamax adamaxw amsgrad nadam nadamw radam rprop"
   " sign_sgd yogi"
@@ -73,9 +75,7 @@ class UpdatesTest(parameterized.TestCase):
   def test_what_is_stacked_instead(self):
     def step(params, state, x):
       gradients = jax.grad(loss)(params, x)
-      new = jax.tree.map(
-        lambda p, g: p - 0.1 * g.astype(jnp.bfloat16), params, gradients
-      )
+      new = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients)
       signs = jax.tree.map(lambda g: (g > 0).astype(jnp.int8), gradients)
       return new, state, signs
 
@@ -207,6 +207,19 @@ class LeftAloneTest(parameterized.TestCase):
     args = weights(), jnp.zeros(()), jnp.ones((5, WIDTH))
     # To keep the old ones beside the new would save nothing.
     self.assertEmpty(updated(step, args, (0,))[1].names)
+
+  def test_narrow_types_where_bits_are_kept(self):
+    def step(params, state, x):
+      gradients = jax.grad(loss)(params, x, jnp.bfloat16)
+      new = jax.tree.map(lambda p, g: p - g, params, gradients)
+      return new, state, x
+
+    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), weights())
+    args = params, jnp.zeros(()), jnp.ones((5, WIDTH))
+    traced, found = updated(step, args, (0,))
+    self.assertEmpty(found.names)
+    found = scan.update_in_loops(traced.jaxpr, traced.donated, keep_bits=False)
+    self.assertLen(found.names, 2)
 
   def test_effects_keep_their_order(self):
     seen = []

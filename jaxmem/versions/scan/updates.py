@@ -56,6 +56,8 @@ def update_in_loops(
   closed_jaxpr: core.Jaxpr,
   donated: Sequence[bool],
   save_bytes: float = math.inf,
+  *,
+  keep_bits: bool = True,
 ) -> Updated:
   """Moves elementwise updates of stacks into the loops that make them.
 
@@ -67,6 +69,8 @@ def update_in_loops(
     donated: Of each input, whether its memory may be written over.
     save_bytes: How many bytes to save at least, if that is possible; by default
       as many as possible.
+    keep_bits: Whether to leave out what is computed in less than float32: XLA
+      may round it in other places.
 
   Returns:
     The step, with equal results up to what XLA fuses otherwise.
@@ -79,7 +83,7 @@ def update_in_loops(
     values = Values(flat)
     index = next(i for i, e in enumerate(flat.eqns) if e.outvars is outvars)
     wanted = save_bytes - result.saved_bytes
-    updates = find_updates(values, index, overwritten, wanted)
+    updates = find_updates(values, index, overwritten, wanted, keep_bits)
     if updates is not None:
       flat = _with_updates(values, updates)
       names = (f"scan.{number}[{position}]" for position in updates.gone)
@@ -244,9 +248,11 @@ class _Loop:
     """Appends an equation that acts on slices; `known` gets its result."""
     eqn = self._values.eqns[number]
     operands = [self._read(atom, known) for atom in eqn.invars]
-    params = eqn.params
+    params = {**eqn.params}
+    if "sharding" in params:
+      params["sharding"] = None  # Of a whole stack, on no mesh.
     if eqn.primitive.name == "broadcast_in_dim":
-      params = {**params, "shape": params["shape"][1:]}
+      params["shape"] = params["shape"][1:]
     (aval,) = internals.result_avals(eqn, operands, params)
     result = core.Var(aval)
     changed = eqn.replace(invars=operands, outvars=[result], params=params)

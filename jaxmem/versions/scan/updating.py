@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+import jax.numpy as jnp
 from jax.extend import core
 
 from jaxmem.jaxpr import Atom, internals, is_elementwise, memory
@@ -40,6 +41,7 @@ def find_updates(
   index: int,
   overwritten: Mapping[core.Var, core.Var],
   save_bytes: float,
+  keep_bits: bool,
 ) -> Updates | None:
   """Finds the updates of a loop's stacks.
 
@@ -49,13 +51,14 @@ def find_updates(
     overwritten: Which donated input each result of the program has the memory
       of.
     save_bytes: What they are to save; they take as few as that needs.
+    keep_bits: Whether to leave out what XLA might round otherwise.
 
   Returns:
     The updates; None if none are worth it.
   """
   if values.eqns[index].params["length"] <= 1:
     return None
-  finder = _Finder(values, index, overwritten)
+  finder = _Finder(values, index, overwritten, keep_bits)
   found = [f for f in map(finder.updates, finder.groups()) if f.saved_bytes > 0]
   chosen = _enough(found, save_bytes)
   if not chosen:
@@ -94,8 +97,10 @@ class _Finder:
     values: Values,
     index: int,
     overwritten: Mapping[core.Var, core.Var],
+    keep_bits: bool,
   ):
     self._values = values
+    self._keep_bits = keep_bits
     self._index = index
     self._overwritten = overwritten
     self._length = values.eqns[index].params["length"]
@@ -218,8 +223,11 @@ class _Finder:
   ) -> bool:
     """Whether an equation does to each slice what it does to the whole."""
     # What says how all of it is spread does not say it of slices.
-    is_spread = eqn.params.get("sharding") is not None
+    spread = eqn.params.get("sharding")
+    is_spread = spread is not None and not spread.mesh.empty
     if eqn.effects or is_spread or len(eqn.outvars) != 1:
+      return False
+    if self._keep_bits and any(map(_is_narrow, (*eqn.invars, *eqn.outvars))):
       return False
     shape = memory.shape(eqn.outvars[0].aval)
     given = [memory.shape(atom.aval) for atom in eqn.invars]
@@ -263,6 +271,12 @@ class _Finder:
       reader in numbers or reader in self._ancestors or reader == self._index
       for reader in self._values.readers.get(given, ())
     )
+
+
+def _is_narrow(atom: Atom) -> bool:
+  """Whether XLA computes a type in float32, and may leave the rounding out."""
+  dtype = internals.shape_of(atom.aval).dtype
+  return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
 
 
 def _bytes(stacks: Iterable[core.Var]) -> int:
