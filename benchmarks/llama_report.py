@@ -27,8 +27,6 @@ _TITLES = (
   "planning CPU s",
   "ms by the policy's",
 )
-
-
 _LIMIT_TITLES = ("limit MB", "total MB", "ms", "planning CPU s")
 
 
@@ -145,24 +143,22 @@ def _cells(policy: page.Row, plan: page.Row) -> list[str]:
     *_bytes_and_time(policy),
     f"{policy['compile_cpu_s']:.1f}",
   ]
-  planning = f"{plan['planning_cpu_s']:.1f}"
-  if "error" in plan:
-    smallest = f"none; smallest {plan['smallest_bytes'] / 1e6:,.0f}"
-    return [*cells, smallest, "", planning, ""]
-  return [
-    *cells,
-    *_bytes_and_time(plan),
-    planning,
-    f"{plan['step_s'] / policy['step_s']:.3f}",
-  ]
+  is_found = "error" not in plan
+  ratio = f"{plan['step_s'] / policy['step_s']:.3f}" if is_found else ""
+  return [*cells, *_plan_cells(plan), ratio]
 
 
 def _limit_cells(plan: page.Row) -> list[str]:
-  limit, planning = f"{plan['limit_bytes'] / 1e6:,.0f}", plan["planning_cpu_s"]
+  return [f"{plan['limit_bytes'] / 1e6:,.0f}", *_plan_cells(plan)]
+
+
+def _plan_cells(plan: page.Row) -> list[str]:
+  """Returns a plan's bytes and time, and what planning took."""
+  planning = f"{plan['planning_cpu_s']:.1f}"
   if "error" in plan:
     smallest = f"none; smallest {plan['smallest_bytes'] / 1e6:,.0f}"
-    return [limit, smallest, "", f"{planning:.1f}"]
-  return [limit, *_bytes_and_time(plan), f"{planning:.1f}"]
+    return [smallest, "", planning]
+  return [*_bytes_and_time(plan), planning]
 
 
 def _bytes_and_time(row: page.Row) -> list[str]:

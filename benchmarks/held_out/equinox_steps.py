@@ -19,7 +19,7 @@ from benchmarks.held_out.step import (
 from benchmarks.policies import policy_named
 
 
-def _split(
+def split_arrays(
   build: Callable[[jax.Array], Any],
 ) -> tuple[Callable[[jax.Array], Any], Any]:
   """Returns what makes a model's arrays, and all of it that is none."""
@@ -81,7 +81,7 @@ class Mixer(eqx.Module):
 
 def mlp_mixer(policy: str | None = None) -> Step:
   """Builds a mixer of 8 blocks, 128 wide, on 32 images, AdamW."""
-  init, rest = _split(lambda key: Mixer(128, 8, key=key))
+  init, rest = split_arrays(lambda key: Mixer(128, 8, key=key))
 
   def loss(params: Any, images: jax.Array, labels: jax.Array) -> jax.Array:
     model = eqx.combine(params, rest)
@@ -125,7 +125,7 @@ class Autoencoder(eqx.Module):
 
 def conv_autoencoder() -> Step:
   """Builds an autoencoder of 32 images of 64 by 64, Lion."""
-  init, rest = _split(lambda key: Autoencoder((3, 32, 64, 128), key=key))
+  init, rest = split_arrays(lambda key: Autoencoder((3, 32, 64, 128), key=key))
 
   def loss(params: Any, images: jax.Array) -> jax.Array:
     made = jax.vmap(eqx.combine(params, rest))(images)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
+from benchmarks.held_out.equinox_steps import split_arrays
 from benchmarks.held_out.step import (
   Step,
   checkpointed,
@@ -109,14 +110,10 @@ class SetLayer(eqx.Module):
 def scanned_sets(policy: str | None = None) -> Step:
   """Builds 16 layers on sets, 320 wide, in one `lax.scan`, Equinox; Lion."""
   width, num_layers = 320, 16
-  shape = eqx.filter_eval_shape(SetLayer, width, key=jax.random.key(0))
-  is_array = lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)  # noqa: E731
-  _, rest = eqx.partition(shape, is_array)
+  init_layer, rest = split_arrays(lambda key: SetLayer(width, key=key))
 
   def init(key: jax.Array) -> Any:
-    keys = jax.random.split(key, num_layers)
-    stacked = eqx.filter_vmap(lambda k: SetLayer(width, key=k))(keys)
-    return eqx.filter(stacked, eqx.is_array)
+    return jax.vmap(init_layer)(jax.random.split(key, num_layers))
 
   def run(layer: Any, sets: jax.Array) -> jax.Array:
     return jax.vmap(eqx.combine(layer, rest))(sets)

@@ -74,7 +74,9 @@ class EditSearch:
       planned, self._rates, may_offload, self._planned.seconds
     )
 
-  def unedited(self, room: int, device: cost.Device, hides: bool) -> list[Fit]:
+  def unedited(
+    self, room: int, device: cost.Device, collective_s: float
+  ) -> list[Fit]:
     """Returns the orders to run without edits, where the planned one fits.
 
     On a CPU what shares no memory runs side by side, which the cost model does
@@ -85,10 +87,9 @@ class EditSearch:
     Args:
       room: Most bytes of temporaries.
       device: The device planned for.
-      hides: Whether collectives are still to be hidden: XLA's own order may fit
-        once they are.
+      collective_s: Of what is still to be hidden: XLA's own order may fit then.
     """
-    if hides:
+    if collective_s:
       return [base.unedited() for base in self.bases()]
     planned, own_bytes = (
       self._planned,

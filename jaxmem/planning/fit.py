@@ -216,7 +216,7 @@ class LimitPlanner:
     for room in self._rooms(limit_bytes):
       with self._timed():
         if self._planned.unedited().temp_bytes <= room:
-          sketch = self._search.unedited(room, self._device, False)[0]
+          sketch = self._search.unedited(room, self._device, 0.0)[0]
         else:
           sketch = self._sketch(room, wanted)
       if sketch is not None:
@@ -282,9 +282,9 @@ class LimitPlanner:
     lower = int(share * room)
     if self._planned.unedited().temp_bytes <= lower:
       # With all of the room, these were tried.
-      hides = bool(self.own.collective_s)
-      fits = self._search.unedited(room, self._device, hides)
-      return fits if share == 1.0 else []
+      if share < 1.0:
+        return []
+      return self._search.unedited(room, self._device, self.own.collective_s)
     if share < 1.0:
       sizes = (room, lower)
       some_s, more_s = (self._planned.estimate(VIEWS[0], s) for s in sizes)

@@ -29,6 +29,16 @@ _MORE_OPTIMIZERS = (
 ).split()
 
 
+def assert_same(traced, found, args, times=3):
+  """Checks that so many steps have equal results, bit by bit."""
+  changed = traced.with_jaxpr(found.closed_jaxpr)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    run(changed, args, times),
+    run(traced, args, times),
+  )
+
+
 class UpdatesTest(parameterized.TestCase):
   @parameterized.parameters(*OPTIMIZERS)
   def test_results_are_the_same_bit_by_bit(self, name):
@@ -56,10 +66,7 @@ class UpdatesTest(parameterized.TestCase):
     self.assertLen(found.names, 2)
     size_bytes = 4 * LENGTH * (WIDTH * WIDTH + WIDTH)
     self.assertEqual(found.saved_bytes, size_bytes)
-    changed = traced.with_jaxpr(found.closed_jaxpr)
-    jax.tree.map(
-      np.testing.assert_array_equal, run(changed, args), run(traced, args)
-    )
+    assert_same(traced, found, args)
 
   def test_donated_state_is_written_over_in_the_loop(self):
     step, args = case(OPTIMIZERS["adamw"])
@@ -88,12 +95,7 @@ class UpdatesTest(parameterized.TestCase):
     # A fourth of the bytes.
     size_bytes = LENGTH * WIDTH * (WIDTH + 1)
     self.assertEqual(found.saved_bytes, 3 * size_bytes)
-    changed = traced.with_jaxpr(found.closed_jaxpr)
-    jax.tree.map(
-      np.testing.assert_array_equal,
-      run(changed, args, times=1),
-      run(traced, args, times=1),
-    )
+    assert_same(traced, found, args, times=1)
 
   def test_what_xla_allocates(self):
     step, (params, state, x) = case(OPTIMIZERS["adamw"])
@@ -134,12 +136,7 @@ class UpdatesTest(parameterized.TestCase):
 
     args = weights(1), weights(), jnp.ones((5, WIDTH))
     traced, found = updated(step, args, (0, 1))
-    changed = traced.with_jaxpr(found.closed_jaxpr)
-    jax.tree.map(
-      np.testing.assert_array_equal,
-      run(changed, args, times=1),
-      run(traced, args, times=1),
-    )
+    assert_same(traced, found, args, times=1)
 
   def test_both_directions(self):
     def step(params, state, x):
@@ -153,10 +150,7 @@ class UpdatesTest(parameterized.TestCase):
     args = weights()["inner"], jnp.zeros(()), jnp.ones((5, WIDTH)) / 9
     traced, found = updated(step, args, (0, 1))
     self.assertLen(found.names, 1)
-    changed = traced.with_jaxpr(found.closed_jaxpr)
-    jax.tree.map(
-      np.testing.assert_array_equal, run(changed, args), run(traced, args)
-    )
+    assert_same(traced, found, args)
 
 
 def _clipped(params, state, x):

@@ -176,7 +176,7 @@ def _forward(
   return changed, changed.outvars[len(stays) :]
 
 
-def _pass(
+def pass_operand(
   operands: list[tuple[Atom, core.Var]], outer: Atom, inner: core.Var
 ) -> core.Var:
   """Returns what a body calls an operand, which is added if it is a new one."""
@@ -209,10 +209,10 @@ def _backward(
   for number, var in enumerate(pair.body.jaxpr.invars):
     if var in recipe.operands:
       kind = consts if number < num_forward_consts else slices
-      known[var] = _pass(kind, forward.invars[number], var)
+      known[var] = pass_operand(kind, forward.invars[number], var)
   stacks = zip(recipe.carries, carry_stacks, strict=True)
   for var, stack in (*stacks, *recipe.stacks.items()):
-    known[var] = _pass(slices, stack, var)
+    known[var] = pass_operand(slices, stack, var)
   inliner = Inliner(CUSTOM_DERIVATIVES)
   operands: list[Atom] = [*fresh]
   made = _recompute(inliner, pair, recipe, known, keep_bits)

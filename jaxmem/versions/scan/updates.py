@@ -27,8 +27,9 @@ from jaxmem.jaxpr import (
   internals,
   memory,
 )
+from jaxmem.versions.scan.rewrite import pass_operand
 from jaxmem.versions.scan.updating import Updates, find_updates
-from jaxmem.versions.values import Values, variables
+from jaxmem.versions.values import Values, num_bytes, variables
 
 # The name scope of what loops update; profiles show it.
 _SCOPE = "update"
@@ -92,7 +93,7 @@ def update_in_loops(
         names=(*result.names, *names),
         saved_bytes=result.saved_bytes + updates.saved_bytes,
         copied_bytes=result.copied_bytes
-        + sum(memory.size_bytes(v.aval) for v in updates.in_place),
+        + sum(map(num_bytes, updates.in_place)),
       )
   return result
 
@@ -267,9 +268,7 @@ class _Loop:
       kind, aval = self._consts, atom.aval
       if memory.shape(aval):
         kind, aval = self._slices, _slice_type(atom)
-      inner = core.Var(aval)
-      kind.append((atom, inner))
-      known[atom] = inner
+      known[atom] = pass_operand(kind, atom, core.Var(aval))
     return known[atom]
 
 
