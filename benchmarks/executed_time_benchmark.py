@@ -10,15 +10,17 @@ says what it took, beside what jaxmem's cost model expects.
       --steps=gpt --output=benchmarks/results/executed_time.jsonl
 
 Rows of a step are written once all of it ran. `python -m
-benchmarks.executed_time_report` makes tables of them.
+benchmarks.executed_time_report` makes tables of them. With
+`--efforts=normal,fast` every limit is planned for with both, and the programs
+are compared; these rows belong into `benchmarks/results/executed_effort.jsonl`.
 """
 
 import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +32,14 @@ from benchmarks import compiled_programs, held_out
 from benchmarks.paired import Runner, cpu_seconds, medians, ratios, run_round
 from benchmarks.row_output import emit_row, versions
 from jaxmem import cost
+from jaxmem.options import Effort
 
 _STEPS = flags.DEFINE_list("steps", sorted(held_out.STEPS), "Which steps.")
 _SHARES = flags.DEFINE_list(
   "shares", ["0.75", "0.5"], "Limits, of the bytes of jax.jit's program."
+)
+_EFFORTS = flags.DEFINE_list(
+  "efforts", ["normal"], "Efforts to plan for limits with; the first first."
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 15, "Timed runs of each.")
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
@@ -51,6 +57,7 @@ class _Way:
     kind: "jit", "policy" or "jaxmem".
     policy: The policy's name; of a plan, that whose bytes are its limit.
     share: Of jax.jit's bytes, if that is the limit.
+    effort: Of a plan.
     limit_bytes: What the program was to fit.
     compile: What compiling took and gave, for its row.
     compiled: The program; None if no plan was found.
@@ -59,13 +66,14 @@ class _Way:
   kind: str
   policy: str | None = None
   share: float | None = None
+  effort: Effort | None = None
   limit_bytes: int | None = None
   compile: Row
   compiled: jax.stages.Compiled | None
 
   def row(self) -> Row:
     """Returns what is known before anything runs."""
-    names = ("kind", "policy", "share", "limit_bytes")
+    names = ("kind", "policy", "share", "effort", "limit_bytes")
     return {name: getattr(self, name) for name in names} | self.compile
 
 
@@ -124,27 +132,37 @@ def _ways(build: Callable[..., held_out.Step]) -> Iterator[_Way]:
   """
   step = build()
 
-  def plan(limit_bytes: int | None, **names: Any) -> _Way:
-    jit = functools.partial(jaxmem.jit, memory_limit=limit_bytes)
-    took, compiled = _compile(jit, step)
-    return _Way(
-      kind="jaxmem",
-      limit_bytes=limit_bytes,
-      compile=took,
-      compiled=compiled,
-      **names,
-    )
+  def plans(
+    limit_bytes: int | None, efforts: Iterable[str], **names: Any
+  ) -> Iterator[_Way]:
+    for effort in cast(Iterable[Effort], efforts):
+      options = jaxmem.Options(effort=effort)
+      took, compiled = _compile(
+        functools.partial(
+          jaxmem.jit, memory_limit=limit_bytes, options=options
+        ),
+        step,
+      )
+      yield _Way(
+        kind="jaxmem",
+        effort=effort,
+        limit_bytes=limit_bytes,
+        compile=took,
+        compiled=compiled,
+        **names,
+      )
 
   took, compiled = _compile(jax.jit, step)
   yield _Way(kind="jit", compile=took, compiled=compiled)
   total_bytes = took["total_bytes"]
-  yield plan(None)
+  efforts = _EFFORTS.value
+  yield from plans(None, efforts[:1])
   for policy in held_out.POLICIES if held_out.takes_policy(build) else ():
     took, compiled = _compile(jax.jit, build(policy))
     yield _Way(kind="policy", policy=policy, compile=took, compiled=compiled)
-    yield plan(took["total_bytes"], policy=policy)
+    yield from plans(took["total_bytes"], efforts, policy=policy)
   for share in map(float, _SHARES.value):
-    yield plan(int(share * total_bytes), share=share)
+    yield from plans(int(share * total_bytes), efforts, share=share)
 
 
 def _difference(found: Any, expected: Any) -> Row:
@@ -198,10 +216,26 @@ def measure(name: str, build: Callable[..., held_out.Step]) -> list[Row]:
       row |= _times(taken[i], taken[0]) | differences[i]
       plain_s = ways[0].compile["estimated_s"]
       row["estimated_ratio"] = row["estimated_s"] / plain_s
-      if way.kind == "jaxmem" and way.policy:
-        row["to_policy"] = ratios(taken[i][:, 0], taken[i - 1][:, 0])
+      beside = _beside(ways, i)
+      if beside in taken:
+        own, other = taken[i][:, 0], taken[beside][:, 0]
+        is_policy = ways[beside].kind == "policy"
+        row["to_policy" if is_policy else "to_first_effort"] = ratios(
+          own, other
+        )
     rows.append(row | {"versions": versions("jax", "jaxlib", "jaxmem")})
   return rows
+
+
+def _beside(ways: Sequence[_Way], number: int) -> int | None:
+  """Returns what a way is compared with: what it follows, at equal bytes."""
+  way, before = ways[number], ways[max(0, number - 1)]
+  if way.limit_bytes is None or (before.policy, before.share) != (
+    way.policy,
+    way.share,
+  ):
+    return None
+  return number - 1
 
 
 def _times(own: np.ndarray, plain: np.ndarray) -> Row:

@@ -1,4 +1,4 @@
-"""Writes "Executed" in docs/budget.md from the benchmark's rows.
+"""Writes "Executed" and "With less effort" in docs/budget.md from rows.
 
 python -m benchmarks.executed_time_report
 """
@@ -9,6 +9,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from absl import app
@@ -43,6 +44,21 @@ _SUMMARY_TITLES = (
   "no plan",
 )
 
+_EFFORT_TITLES = (
+  "step",
+  "limits",
+  "planning s",
+  "fast",
+  "of XLA's",
+  "fast",
+  "by normal",
+  "executed by normal: mean",
+  "worst",
+  "estimated: mean",
+  "no plan",
+  "fast",
+)
+
 # What estimates differ by to be the same.
 _NO_MORE = 1.001
 
@@ -50,8 +66,11 @@ _NO_MORE = 1.001
 def main(argv: list[str]) -> None:
   """Fills the page."""
   del argv
-  rows = page.read_rows("executed_time.jsonl")
-  page.fill("budget.md", {"executed": text_of(rows)}, {})
+  tables = {
+    "executed": text_of(page.read_rows("executed_time.jsonl")),
+    "effort": effort_text_of(page.read_rows("executed_effort.jsonl")),
+  }
+  page.fill("budget.md", tables, {})
 
 
 def text_of(rows: Sequence[page.Row]) -> str:
@@ -60,9 +79,7 @@ def text_of(rows: Sequence[page.Row]) -> str:
   Args:
     rows: Of the benchmark; of each step all, jax.jit's first.
   """
-  steps: dict[str, list[page.Row]] = {}
-  for row in rows:
-    steps.setdefault(row["step"], []).append(row)
+  steps = _by_step(rows)
   parts = [
     _overall([*steps.values()]),
     page.table(_SUMMARY_TITLES, map(_summary_cells, steps.values())),
@@ -76,6 +93,100 @@ def text_of(rows: Sequence[page.Row]) -> str:
     )
     parts.append(page.table(_TITLES, (_cells(row, plain) for row in own)))
   return "\n".join(parts)
+
+
+def effort_text_of(rows: Sequence[page.Row]) -> str:
+  """Returns what less effort saves and costs, for all steps and for each.
+
+  Args:
+    rows: Of the benchmark with two efforts, "normal" first.
+  """
+  steps = _by_step(rows)
+  found = [_of_efforts(own) for own in steps.values()]
+  shares = [each.fast_s / each.normal_s for each in found]
+  planning = [ratio for each in found for ratio in each.fast_of_xla]
+  wall = [ratio for each in found for ratio in each.executed]
+  estimated = [ratio for each in found for ratio in each.estimated]
+  lines = [
+    'Planning with effort "fast" takes'
+    f" {np.median(shares):.2f} of the CPU time that the default takes by the"
+    f" median of {len(found)} steps, {max(shares):.2f} at worst, and"
+    f" {np.median(planning):.1f} times that of XLA's compile by the median of"
+    f" {len(planning)} limits, {max(planning):.1f} at worst.",
+    f"Its plans take {_geometric_mean(wall):.3f} of the wall time of the"
+    f" default's by the geometric mean of {len(wall)}, {max(wall):.3f} at"
+    f" worst; by estimate {_geometric_mean(estimated):.3f} and"
+    f" {max(estimated):.3f}.",
+  ]
+  cells = [_effort_cells(*each) for each in zip(steps, found, strict=True)]
+  return _list(lines) + "\n" + page.table(_EFFORT_TITLES, cells)
+
+
+class _Efforts(NamedTuple):
+  """Plans of one step with two efforts.
+
+  Attributes:
+    normal_s: CPU seconds of planning for all limits.
+    fast_s: The same with less effort.
+    normal_of_xla: CPU seconds by those of XLA's compile, for each limit.
+    fast_of_xla: The same with less effort.
+    executed: Wall time of plans of less effort, by that of the others.
+    estimated: The same by estimate.
+    no_plan: For how many limits no plan was found.
+    no_fast_plan: The same with less effort.
+  """
+
+  normal_s: float
+  fast_s: float
+  normal_of_xla: list[float]
+  fast_of_xla: list[float]
+  executed: list[float]
+  estimated: list[float]
+  no_plan: int
+  no_fast_plan: int
+
+
+def _of_efforts(rows: Sequence[page.Row]) -> _Efforts:
+  plain = rows[0]
+  plans = [row for row in rows if row["limit_bytes"] is not None]
+  normal, fast = (
+    [r for r in plans if r["effort"] == effort] for effort in ("normal", "fast")
+  )
+  took = [[planning_cpu_s(r, plain) for r in own] for own in (normal, fast)]
+  pairs = [
+    (one, other)
+    for one, other in zip(normal, fast, strict=True)
+    if "error" not in one and "error" not in other
+  ]
+  return _Efforts(
+    normal_s=sum(took[0]),
+    fast_s=sum(took[1]),
+    normal_of_xla=[s / plain["backend_cpu_s"] for s in took[0]],
+    fast_of_xla=[s / plain["backend_cpu_s"] for s in took[1]],
+    executed=_wall(other["to_first_effort"] for _, other in pairs),
+    estimated=[
+      other["estimated_ratio"] / one["estimated_ratio"] for one, other in pairs
+    ],
+    no_plan=sum("error" in row for row in normal),
+    no_fast_plan=sum("error" in row for row in fast),
+  )
+
+
+def _effort_cells(name: str, found: _Efforts) -> list[str]:
+  number = len(found.normal_of_xla)
+  return [
+    f"`{name}`",
+    str(number),
+    f"{found.normal_s / number:.1f}",
+    f"{found.fast_s / number:.1f}",
+    f"{np.median(found.normal_of_xla):.1f}",
+    f"{np.median(found.fast_of_xla):.1f}",
+    f"{found.fast_s / found.normal_s:.2f}",
+    *_mean_and_worst(found.executed),
+    *_mean_and_worst(found.estimated)[:1],
+    str(found.no_plan),
+    str(found.no_fast_plan),
+  ]
 
 
 def planning_cpu_s(row: page.Row, plain: page.Row) -> float:
@@ -108,6 +219,13 @@ def rank_correlation(rows: Sequence[page.Row], what: str) -> float:
   if len(ran) < 3 or not (estimated.std() and executed.std()):
     return math.nan
   return float(np.corrcoef(estimated, executed)[0, 1])
+
+
+def _by_step(rows: Iterable[page.Row]) -> dict[str, list[page.Row]]:
+  steps: dict[str, list[page.Row]] = {}
+  for row in rows:
+    steps.setdefault(row["step"], []).append(row)
+  return steps
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
@@ -210,7 +328,11 @@ def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
     f" of XLA's compile by the median of {len(planning)}, {max(planning):.1f}"
     " at worst."
   )
-  lines += _without_limit(steps)
+  return _list([*lines, *_without_limit(steps)])
+
+
+def _list(lines: Iterable[str]) -> str:
+  """Returns lines as a list in Markdown."""
   wrapped = (
     textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines
   )

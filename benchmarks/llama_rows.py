@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import jax
@@ -17,6 +17,7 @@ from benchmarks import compiled_programs, llama
 from benchmarks.row_output import versions
 from jaxmem import cost, targets
 from jaxmem.compiler import ScheduleCapture, TracedStep
+from jaxmem.options import Effort
 from jaxmem.planning import Request
 
 Row = dict[str, Any]
@@ -43,7 +44,7 @@ class Asked:
   policies: Sequence[str]
   limits_bytes: Sequence[int] = ()
   target: str
-  effort: Literal["fast", "normal", "prove"]
+  effort: Effort
   attention: llama.Attention
   has_xla_remat: bool
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
+
+Effort = Literal["fast", "normal", "prove"]
+# What commands say of `Options.effort`.
+EFFORT_ARGUMENT: Final[dict[str, Any]] = {
+  "choices": get_args(Effort),
+  "default": "normal",
+  "help": "how hard to search: fast takes the first plan that fits, prove"
+  " spends up to minutes on bounds; default: %(default)s",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,8 +20,9 @@ class Options:
   """Planning options; the defaults suit train steps.
 
   Attributes:
-    effort: "fast" for a few search passes, and under a limit the cheapest of
-      the first plans that fit; "normal", which looks for cheaper ones; or
+    effort: "fast" for a few search passes, and under a limit the first plan
+      that fits, of the step as it is written unless another version is
+      estimated to be faster by much; "normal", which looks for cheaper ones; or
       "prove" to spend up to minutes on proving orders optimal, and on bounding
       what a limit takes. Work is counted, never clocked.
     min_gain: Fraction of XLA's temporary bytes that a new order must save;
@@ -33,7 +43,7 @@ class Options:
       buffer assignment before XLA gets it; a plan that fails is dropped.
   """
 
-  effort: Literal["fast", "normal", "prove"] = "normal"
+  effort: Effort = "normal"
   min_gain: float = 0.01
   max_slowdown: float = 0.0
   offload: bool = True
@@ -42,7 +52,7 @@ class Options:
   verify: bool = False
 
   def __post_init__(self):
-    if self.effort not in ("fast", "normal", "prove"):
+    if self.effort not in get_args(Effort):
       raise ValueError(
         f"effort must be 'fast', 'normal' or 'prove', got {self.effort!r}."
       )

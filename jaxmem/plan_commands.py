@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxmem import exit_codes, units
 from jaxmem.factories import FactoryStep, StepFailedError, UsageError, load
+from jaxmem.options import EFFORT_ARGUMENT
 
 if TYPE_CHECKING:
   from jaxmem import Plan
@@ -124,9 +125,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
     help="make the whole step fit, or fail: 24GiB, 80%% of what jax takes of"
     " the target's memory, or auto: all that is free",
   )
-  parser.add_argument(
-    "--effort", choices=("fast", "normal", "prove"), default="normal"
-  )
+  parser.add_argument("--effort", **EFFORT_ARGUMENT)
 
 
 def _run_plan(options: argparse.Namespace) -> int:

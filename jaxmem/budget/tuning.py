@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
 
-Effort = Literal["fast", "normal", "prove"]
+from jaxmem.options import Effort
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,17 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
 
 from jaxmem.graph import Graph, check_order, lower_bound
+from jaxmem.options import Effort
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.displacement import reduce_displacement
 from jaxmem.order.exact import CpSatOrderer
 from jaxmem.order.probing import ProbingProver
 from jaxmem.order.result import Orderer, OrderResult, unchanged
 from jaxmem.order.search import MinCutSearch
-
-Effort = Literal["fast", "normal", "prove"]
 
 # Of each effort, what finds orders, and what mainly proves that one is optimal:
 # provers are asked in turn, as long as the gap between peak and bound is above

@@ -45,11 +45,14 @@ class EditSearch:
     self._rates = rates
     self._options = options
     self._sketched: dict[int, list[Fit]] = {}
+    self._is_fast = options.effort == "fast"
+    self._tries_given = False
     self.first_at: dict[int, float] = {}
 
   def bases(self) -> Iterator[OrderedModule]:
     """Yields the planned order at once, XLA's own when it is asked for."""
     yield self._planned
+    self._tries_given = True
     if self._given is not None:
       yield self._given
 
@@ -104,7 +107,12 @@ class EditSearch:
     return [planned.unedited()]
 
   def least_base(self) -> OrderedModule:
-    """Returns the base whose edits may need the fewest bytes."""
+    """Returns the base whose edits may need the fewest bytes.
+
+    With effort "fast", XLA's own order counts only where it was tried.
+    """
+    if self._is_fast and not self._tries_given:
+      return self._planned
     return min(self.bases(), key=lambda base: base.bound.num_bytes)
 
   def sketch(self, room: int, useless_s: float, is_any: bool) -> Fit | None:
@@ -181,6 +189,8 @@ class EditSearch:
         if sketch is not None:
           self.first_at.setdefault(room, time.perf_counter())
           found.append(sketch)
+          if self._is_fast:
+            return found
     return found
 
 

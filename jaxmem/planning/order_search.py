@@ -153,9 +153,12 @@ class OrderSearch:
     if self._meets(liveness.peak_bytes(graph, self._initial), low):
       free = order.unchanged(graph, self._initial, low)
       return free, self._by_turns(free.candidates)
-    proven = self._proven()
-    if proven is not None:
-      return proven, self._with_closer(self._packed_graph, proven.candidates)
+    taken = self._taken()
+    if taken is not None and (
+      self._options.effort == "fast"
+      or self._meets(taken.peak_bytes, taken.lower_bound_bytes)
+    ):
+      return taken, self._with_closer(self._packed_graph, taken.candidates)
     free = self._search(graph, self._proves, start=self._packed.order)
     return free, self._by_turns(free.candidates)
 
@@ -189,17 +192,16 @@ class OrderSearch:
       yield near
     yield from candidates[1:]
 
-  def _proven(self) -> order.OrderResult | None:
-    """The result where slots are taken, if it is optimal where they are not."""
-    graph, packed = self.entry.graph, self._packed
+  def _taken(self) -> order.OrderResult | None:
+    """The result where slots are taken, with the bytes where they are not."""
+    packed = self._packed
     if not packed.candidates:
       return None
     low = max(self._quick_bound_of(packed.order), self._low_bytes)
-    peak_bytes = liveness.peak_bytes(graph, packed.order)
-    if not self._meets(peak_bytes, low):
-      return None
     return dataclasses.replace(
-      packed, peak_bytes=peak_bytes, lower_bound_bytes=low
+      packed,
+      peak_bytes=liveness.peak_bytes(self.entry.graph, packed.order),
+      lower_bound_bytes=low,
     )
 
   def _meets(self, peak_bytes: int, bound_bytes: int) -> bool:

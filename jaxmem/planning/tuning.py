@@ -160,6 +160,10 @@ class VersionTuning:
       saves to spare, less is tried.
     max_updated: How many versions are tried with updates in loops, and as
       often with more of them.
+    quick_gain_share: With effort "fast", another version is compiled where it
+      is estimated to be faster by this share of the step, or nothing fits.
+    usual_dropped_share: Of the bytes that blocks drop in the jaxpr, a program
+      mostly takes this share less.
     moved_share: Of what goes to the host and back in a step, this share surely
       leaves before most is live: blocks may keep as much more.
   """
@@ -173,6 +177,8 @@ class VersionTuning:
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
   spare_share: float = 0.1
   max_updated: int = 2
+  quick_gain_share: float = 0.05
+  usual_dropped_share: float = 0.5
   moved_share: float = 0.2
 
 

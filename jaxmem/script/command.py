@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jaxmem import exit_codes, units
-from jaxmem.options import Options
+from jaxmem.options import EFFORT_ARGUMENT, Options
 from jaxmem.script.at_import import when_imported
 from jaxmem.script.script import Script
 
@@ -63,9 +63,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     help="leave smaller programs to XLA, arguments and outputs included;"
     " default: %(default)s",
   )
-  parser.add_argument(
-    "--effort", choices=("fast", "normal", "prove"), default="normal"
-  )
+  parser.add_argument("--effort", **EFFORT_ARGUMENT)
   parser.add_argument(
     "--report",
     metavar="out.html",

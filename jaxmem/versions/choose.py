@@ -7,41 +7,28 @@ Estimates from the jaxpr say which versions are worth a compile.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Iterator
 
 from jaxmem.compiler import ScheduleCapture, Step
-from jaxmem.cost import Device
-from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
   TUNING,
   DecidedModule,
-  LimitPlan,
   LimitPlanner,
   Request,
-  Wanted,
   paused_collector,
   smallest_program_bytes,
 )
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.block_versions import (
   BlockVersion,
-  amounts_to_keep,
-  keeping,
 )
-from jaxmem.versions.compared import ComparedVersion
-from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
-from jaxmem.versions.found_plans import FoundPlans
-from jaxmem.versions.update_versions import updated_versions
 from jaxmem.versions.version import (
   Version,
   base_of,
   may_update,
-  recomputing_blocks,
   small_versions,
-  stacking_less,
 )
+from jaxmem.versions.version_search import VersionSearch
 
 _TUNING = TUNING.versions
 
@@ -77,11 +64,13 @@ def pick(
     return as_written, None
   every = None
   schedules.begin(written)
-  if schedules.begins_early and step.blocks.number:
+  is_fast = request.options.effort == "fast"
+  if schedules.begins_early and step.blocks.number and not is_fast:
     rates = request.device(request.platform).rates
     every = BlockVersion.every(base, step, rates)
     schedules.begin(every.version.step)
-  search = _VersionSearch(as_written, schedules, request)
+  compared = _for_comparison(request)
+  search = VersionSearch(as_written, schedules, compared)
   xla_bytes = search.written.planner.xla_bytes
   if xla_bytes > request.limit_bytes or search.written.waits:
     if is_changed:
@@ -92,11 +81,11 @@ def pick(
       search.recompute_blocks(step, every)
     if updates:
       search.update_in_loops()
-  compared, outcome = search.best()
+  best, outcome = search.best()
   decided = None
-  if _for_comparison(request) == request:
-    decided = DecidedModule.of(compared.module, schedules.platform, outcome)
-  return dataclasses.replace(compared.version, xla_bytes=xla_bytes), decided
+  if compared == request:
+    decided = DecidedModule.of(best.module, schedules.platform, outcome)
+  return dataclasses.replace(best.version, xla_bytes=xla_bytes), decided
 
 
 def small_planners(
@@ -140,309 +129,3 @@ def _for_comparison(request: Request) -> Request:
     return request
   options = dataclasses.replace(request.options, effort="normal")
   return dataclasses.replace(request, options=options)
-
-
-class _VersionSearch:
-  """Compiles versions of a step, and fits the promising ones."""
-
-  def __init__(
-    self, as_written: Version, schedules: ScheduleCapture, request: Request
-  ):
-    assert request.limit_bytes is not None
-    self._schedules = schedules
-    self._request = _for_comparison(request)
-    self._limit_bytes = request.limit_bytes
-    self._tried: list[ComparedVersion] = []
-    self._found = FoundPlans(self._limit_bytes)
-    self.written = self._try(as_written)
-    # What other versions are made of.
-    self._base = self.written
-
-  @functools.cached_property
-  def _device(self) -> Device:
-    """The device planned for; known once something was compiled."""
-    return self._request.device(self._schedules.platform)
-
-  def best(self) -> tuple[ComparedVersion, LimitPlan | InfeasibleError]:
-    """Returns the cheapest version that fits, or else the smallest.
-
-    With it comes its plan, or why there is none. Whole schedules are compared:
-    less to store also saves time, and so do originals that need not run any
-    more.
-    """
-    return self._cheapest(False) or self._cheapest(True) or self._nearest()
-
-  def _cheapest(self, is_any: bool) -> tuple[ComparedVersion, LimitPlan] | None:
-    """Returns the cheapest version that fits, and its plan.
-
-    Args:
-      is_any: See `Wanted`. What takes long is left until no version fits
-        without.
-    """
-    best_s = self._found.best_s
-    sketched: list[tuple[float, ComparedVersion]] = []
-    for tried in sorted(
-      # What needs no edits comes first, and may make the rest needless.
-      self._tried,
-      key=lambda t: (not t.fits, t.schedule_s, t.hopeful_s),
-    ):
-      if self._found.hopeful_s(tried) <= best_s:
-        wanted = Wanted(worse_s=best_s, is_any=is_any)
-        seconds = self._found.sketched_s(tried, wanted)
-        if seconds is not None:
-          sketched.append((seconds, tried))
-          best_s = min(best_s, seconds)
-    best: tuple[ComparedVersion, LimitPlan] | None = None
-    for _, tried in sorted(sketched, key=lambda found: found[0]):
-      worse_s = best[1].schedule_s if best else math.inf
-      plan = self._found.find(tried, Wanted(worse_s=worse_s, is_any=is_any))
-      if plan and (best is None or plan.schedule_s < best[1].schedule_s):
-        best = tried, plan
-    return best
-
-  def _nearest(self) -> tuple[ComparedVersion, LimitPlan | InfeasibleError]:
-    """Returns the smallest version, and its plan or why there is none.
-
-    Of versions that are there whatever the limit: else the smallest program
-    that an error names would not be found for its own bytes.
-    """
-    best: tuple[ComparedVersion, LimitPlan] | None = None
-    nearest: tuple[ComparedVersion, InfeasibleError] | None = None
-    for tried in sorted(self._small(), key=lambda t: t.planner.total_bytes):
-      useful = nearest[1].smallest_bytes if nearest else None
-      if useful is not None and tried.planner.least_bytes >= useful:
-        continue
-      try:
-        plan = tried.planner.fit(self._limit_bytes, useful).decision
-      except InfeasibleError as error:
-        if nearest is None or error.smallest_bytes < nearest[1].smallest_bytes:
-          nearest = tried, error
-        continue
-      if best is None or plan.schedule_s < best[1].schedule_s:
-        best = tried, plan
-    found = best or nearest
-    assert found is not None
-    return found
-
-  def _small(self) -> list[ComparedVersion]:
-    """Returns the versions that may take the fewest bytes."""
-    known = {
-      (t.version.dropped, t.version.recipe): t for t in reversed(self._tried)
-    }
-    found: list[ComparedVersion] = []
-    totals: list[int] = []
-    for version in small_versions(
-      *(self._base.version, self.written.version),
-      *(self._schedules, self._request, totals),
-    ):
-      tried = known.get((version.dropped, version.recipe)) or self._try(version)
-      totals.append(tried.planner.total_bytes)
-      found.append(tried)
-    return found
-
-  def begin_with(self, base: Version) -> None:
-    """Tries a version that others are made of from then on."""
-    self._base = self._try(base)
-
-  def stack_less(self, stacked_bytes: int) -> None:
-    """Tries a few amounts that loops do not stack, in ascending order.
-
-    The cheapest drops come first: once what fits takes longer than with less
-    dropped, all that drops more does so as well.
-
-    Args:
-      stacked_bytes: What could be dropped.
-    """
-    base = self._base
-    least_bytes = base.planner.least_bytes
-    excess_bytes = max(0, base.excess_bytes)
-    # Edits may find the other half elsewhere.
-    may_halve = least_bytes - excess_bytes // 2 <= self._limit_bytes
-    amounts = amounts_to_drop(excess_bytes, stacked_bytes, may_halve)
-    seen = set()
-    fitting_s = math.inf
-    while amounts:
-      amount = amounts.pop(0)
-      version = stacking_less(base.version, amount, self._device)
-      if version.dropped in seen:
-        continue
-      seen.add(version.dropped)
-      tried = self._try(version)
-      if tried.fits:
-        if tried.planner.step_s >= fitting_s:
-          return
-        if math.isinf(fitting_s):
-          spare_bytes = self._limit_bytes - tried.planner.total_bytes
-          amounts[:0] = less_to_drop(amount, excess_bytes, spare_bytes)
-        fitting_s = tried.planner.step_s
-
-  def recompute_blocks(
-    self, step: blocks.BlockStep, first: BlockVersion | None
-  ) -> None:
-    """Tries all blocks; then less of them, or several at once.
-
-    All of them are tried even where edits fit for little: a version may be
-    faster than the step as it is written, whatever the limit is, and a larger
-    limit must not cost more for want of it. Where nothing needs to be edited,
-    only if mapping fewer temporaries may save more than products take, or the
-    device waits for the host meanwhile.
-
-    Args:
-      step: The step as it is written.
-      first: The version that recomputes every block, if there is one already.
-    """
-    base = self._base
-    if first is None:
-      first = BlockVersion.every(base.version, step, self._device.rates)
-    recomputed = first.recomputed
-    if base.fits and not (
-      base.waits or base.planner.may_gain_by_less(recomputed.again_s)
-    ):
-      return
-    every = self._try(first.version)
-    room = self._limit_bytes - every.planner.total_bytes
-    if room <= 0 and self._device.num_devices > 1:
-      # What was gathered for the forward pass need not stay.
-      choice = blocks.BlockChoice(
-        num_groups=step.blocks.number, gathers_again=True
-      )
-      recomputed = step.recompute(choice, self._device.rates)
-      every = self._try(recomputing_blocks(base.version, choice, recomputed))
-      room = self._limit_bytes - every.planner.total_bytes
-    self._keep(step, every, recomputed, room)
-    if room <= 0:
-      self._join(step, every, recomputed)
-
-  def _keep(
-    self,
-    step: blocks.BlockStep,
-    every: ComparedVersion,
-    nothing: blocks.Recomputed,
-    room: int,
-  ) -> None:
-    """Lets blocks keep what there is room for, here or on the host.
-
-    Args:
-      step: The step as it is written.
-      every: The version that keeps nothing.
-      nothing: What it recomputes.
-      room: Bytes to spare in it; negative where it is too large.
-    """
-    first = every.version.choice
-    assert first is not None
-    waiting = keeping(
-      *(self._base.version, step, first, nothing),
-      amounts=amounts_to_keep(step, every, self._device, room),
-      added_s=every.version.extra_s,
-      rates=self._device.rates,
-    )
-    kept = next(waiting, None)
-    while kept is not None:
-      later = None
-      total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
-      seconds = self._base.planner.step_s + kept.hopeful_s
-      if self._is_promising(seconds, total_bytes):
-        if self._schedules.begins_early:
-          later = next(waiting, None)
-          for each in filter(None, (kept, later)):
-            self._schedules.begin(each.version.step)
-        if self._try(kept.version).fits:
-          return
-      kept = later or next(waiting, None)
-
-  def _join(
-    self,
-    step: blocks.BlockStep,
-    every: ComparedVersion,
-    single: blocks.Recomputed,
-  ) -> None:
-    """Recomputes several blocks at once, until it fits or takes no less.
-
-    Args:
-      step: The step as it is written.
-      every: The version that recomputes each block on its own.
-      single: What that recomputes.
-    """
-    number, tried, first = step.blocks.number, every, every.version.choice
-    assert first is not None
-    for _ in range(_TUNING.max_divisions):
-      missing = tried.planner.total_bytes - self._limit_bytes
-      joined = max(1, missing // max(1, step.blocks.crossing_bytes) + 1)
-      if joined >= number:
-        return
-      choice = dataclasses.replace(first, num_groups=number - joined)
-      several = step.recompute(choice, self._device.rates)
-      more_s = several.again_s - single.again_s
-      seconds = every.planner.step_s + more_s
-      if not self._is_promising(seconds, self._limit_bytes):
-        return
-      number, total_bytes = choice.num_groups, tried.planner.total_bytes
-      version = recomputing_blocks(self._base.version, choice, several)
-      tried = self._try(version)
-      takes_less = tried.planner.total_bytes < total_bytes
-      if not (takes_less and math.isinf(tried.edits_s)):
-        return
-
-  def update_in_loops(self) -> None:
-    """Lets loops update what some versions are too large by."""
-    fitting = [t.schedule_s for t in self._tried if t.fits]
-    best_s = min(fitting, default=math.inf)
-    waiting = updated_versions(self._tried, self._device)[: _TUNING.max_updated]
-    for each in waiting:
-      if each.schedule_s >= best_s:
-        continue
-      tried = self._try(each.version)
-      if tried.fits:
-        best_s = min(best_s, tried.schedule_s)
-      elif each.fits:
-        # An iteration holds what it is about to write.
-        missing_bytes = self._device.num_devices * tried.excess_bytes
-        more = each.with_more(missing_bytes, self._device)
-        is_last = len(waiting) >= 2 * _TUNING.max_updated
-        if more is not None and more.fits and not is_last:
-          waiting.append(more)
-
-  def _is_promising(self, seconds: float, total_bytes: int) -> bool:
-    """Whether no version that was tried has a schedule as fast as this.
-
-    Plans those that might.
-
-    Args:
-      seconds: Of what runs.
-      total_bytes: Of the whole program; at most the limit counts.
-    """
-    if self.written.waits:
-      # It may run while the device waits for the host.
-      return True
-    temp_bytes = min(total_bytes, self._limit_bytes)
-    temp_bytes -= self.written.planner.fixed_bytes
-    seconds += self._device.mapping_s(temp_bytes)
-    wanted = Wanted(worse_s=seconds, is_any=False)
-    rivals = [t for t in self._tried if self._found.hopeful_s(t) <= seconds]
-    rivals.sort(key=lambda tried: tried.schedule_s)
-    for find_s in (self._found.sketched_s, self._found.planned_s):
-      for tried in rivals:
-        found_s = find_s(tried, wanted)
-        if found_s is not None and found_s <= seconds:
-          return False
-      rivals = [t for t in rivals if self._found.usual_s(t) <= seconds]
-    return True
-
-  def _try(self, version: Version) -> ComparedVersion:
-    """Compiles a version; the first is the step as it is written."""
-    module = self._schedules.module(version.step)
-    planner = self._request.planner(module, self._schedules.platform)
-    promise = planner.promise(self._limit_bytes)
-    if self._tried:
-      extra_s = planner.step_s - self.written.planner.step_s
-      version = dataclasses.replace(version, extra_s=extra_s)
-    tried = ComparedVersion(
-      version=version,
-      module=module,
-      planner=planner,
-      excess_bytes=planner.total_bytes - self._limit_bytes,
-      edits_s=promise.edits_s,
-      mapping_s=promise.mapping_s,
-    )
-    self._tried.append(tried)
-    return tried

@@ -9,7 +9,11 @@ _TUNING = TUNING.versions
 
 
 def amounts_to_drop(
-  excess_bytes: int, stacked_bytes: int, may_halve: bool
+  excess_bytes: int,
+  stacked_bytes: int,
+  may_halve: bool,
+  *,
+  leaves_little: bool = False,
 ) -> list[SaveBytes]:
   """Returns the amounts to try, in ascending order.
 
@@ -17,10 +21,14 @@ def amounts_to_drop(
     excess_bytes: What the program takes above the limit; 0 if it fits.
     stacked_bytes: What could be dropped.
     may_halve: Whether half of it may be enough.
+    leaves_little: Whether the first amount had better be above what has to be
+      dropped: to stack less mostly saves time.
   """
   shares = [int(share * stacked_bytes) for share in _TUNING.stacked_shares]
   above = [amount for amount in shares if amount > excess_bytes]
   if not excess_bytes:
+    return [*above, "all"]
+  if leaves_little and above:
     return [*above, "all"]
   halves = [excess_bytes // 2] if may_halve else []
   return [*halves, excess_bytes, *above, "all"]

@@ -83,24 +83,33 @@ def _row(kind, *, estimated, executed, compile_s=3.0, **others):
 class MeasureTest(absltest.TestCase):
   @pytest.mark.slow
   def test_all_ways_run_and_keep_their_limits(self):
-    with flagsaver.as_parsed(rounds="2", shares=["0.9", "0.001"]):
+    shares, efforts = ["0.9", "0.001"], ["normal", "fast"]
+    with flagsaver.as_parsed(rounds="2", shares=shares, efforts=efforts):
       rows = executed_time_benchmark.measure("small", _small_step)
     rows = json.loads(json.dumps(rows))
-    plain, unlimited, *pairs = rows[:-2]
+    plain, unlimited, *groups = rows[:-4]
     self.assertEqual((plain["kind"], unlimited["kind"]), ("jit", "jaxmem"))
     self.assertEqual(plain["estimated_ratio"], 1)
     self.assertEqual(plain["wall"]["median_of_ratios"], 1)
     self.assertTrue(unlimited["is_bit_equal"])
-    for policy, plan in zip(pairs[::2], pairs[1::2], strict=True):
-      self.assertEqual(policy["policy"], plan["policy"])
-      self.assertEqual(plan["limit_bytes"], policy["total_bytes"])
-      # A plan may be impossible, but never above its limit.
+    for policy, plan, fast in zip(
+      *(groups[i::3] for i in range(3)), strict=True
+    ):
+      self.assertEqual((plan["effort"], fast["effort"]), ("normal", "fast"))
+      for each in (plan, fast):
+        self.assertEqual(policy["policy"], each["policy"])
+        self.assertEqual(each["limit_bytes"], policy["total_bytes"])
+        # A plan may be impossible, but never above its limit.
+        if "error" not in each:
+          self.assertLessEqual(each["total_bytes"], each["limit_bytes"])
+          self.assertLess(each["largest_difference"], 1e-4)
       if "error" not in plan:
-        self.assertLessEqual(plan["total_bytes"], plan["limit_bytes"])
-        self.assertLess(plan["largest_difference"], 1e-4)
         self.assertGreater(plan["to_policy"]["median_of_ratios"], 0)
+        if "error" not in fast:
+          self.assertGreater(fast["to_first_effort"]["median_of_ratios"], 0)
+          self.assertNotIn("to_policy", fast)
     self.assertEqual(
-      [row["policy"] for row in pairs[::2]], [*policies.POLICIES]
+      [row["policy"] for row in groups[::3]], [*policies.POLICIES]
     )
     # The arguments alone take more than a thousandth.
     self.assertEqual(rows[-1]["error"], "no plan was found")
@@ -172,6 +181,44 @@ class ReportTest(absltest.TestCase):
       len(line.split(" | ")) for line in text.splitlines() if line[:3] == "| `"
     }
     self.assertEqual(widths, {10, 13})
+
+  def test_text_says_what_less_effort_takes(self):
+    limit: dict[str, Any] = {"limit_bytes": 8_000_000}
+    ratios = {
+      "median_of_ratios": 1.02,
+      "median_of_ratios_interval": [1.0, 1.04],
+    }
+    _, _, _, impossible = self._rows()
+    rows = [
+      _row("jit", estimated=1.0, executed=1.0),
+      _row("jaxmem", estimated=1.0, executed=1.0),
+      _row(
+        "jaxmem",
+        estimated=1.0,
+        executed=1,
+        compile_s=9,
+        effort="normal",
+        **limit,
+      ),
+      _row(
+        "jaxmem", estimated=1.1, executed=1, compile_s=5, effort="fast", **limit
+      )
+      | {"to_first_effort": ratios},
+      impossible | {"effort": "normal"},
+      impossible | {"effort": "fast"},
+    ]
+    text = executed_time_report.effort_text_of(rows)
+    words = " ".join(text.split())
+    # By hand: jax.jit takes 3 s, 2 of them XLA's. For the limits that is 6 and
+    # 1 s, and 2 and 1 with less effort.
+    self.assertIn('fast" takes 0.43 of the CPU time', words)
+    self.assertIn("0.8 times that of XLA's compile by the median of 2", words)
+    self.assertIn("1.020 of the wall time", words)
+    self.assertIn(
+      "| `small` | 2 | 3.5 | 1.5 | 1.8 | 0.8 | 0.43 | 1.020 | 1.020 | 1.100 | 1"
+      " | 1 |",
+      text,
+    )
 
   def test_text_says_what_steps_take_without_a_limit(self):
     rows = [

@@ -9,7 +9,7 @@ import jaxmem
 from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.versions import choose
 
-OPTIONS = jaxmem.Options(effort="fast")
+OPTIONS = jaxmem.Options()
 
 
 def limited_case():

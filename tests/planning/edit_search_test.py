@@ -191,6 +191,47 @@ class SecondsTest(parameterized.TestCase):
     self.assertGreater(found.lower_bound_bytes, 0)
 
 
+class FastTest(parameterized.TestCase):
+  def _fit(self, planner, share):
+    with mock.patch.object(
+      edit_search, "in_given_order", side_effect=edit_search.in_given_order
+    ) as other:
+      found = planner.fit(_limit(planner, share)).decision
+    return found, other.call_count
+
+  def test_one_order_and_one_view_are_enough(self):
+    module, device = residual_step.module(), cost.device_for("cpu")
+    found, seconds = {}, {}
+    for effort in ("fast", "normal"):
+      planner = LimitPlanner(module, device, Options(effort=effort))
+      with mock.patch.object(
+        OrderedModule, "sketch", autospec=True, side_effect=OrderedModule.sketch
+      ) as sketch:
+        plan, num_other = self._fit(planner, 0.7)
+      self.assertLessEqual(plan.planned_bytes, _limit(planner, 0.7))
+      self.assertLessEqual(plan.lower_bound_bytes, plan.planned_bytes)
+      found[effort] = sketch.call_count, num_other
+      seconds[effort] = plan.schedule_s
+    self.assertEqual(found["fast"], (1, 0))
+    self.assertGreater(found["normal"], (1, 0))
+    self.assertLessEqual(seconds["normal"], seconds["fast"])
+
+  def test_what_the_planned_order_cannot_is_asked_of_the_other(self):
+    device = cost.device_for("cpu")
+    module = residual_step.module()
+    planner = LimitPlanner(module, device, Options(effort="fast"))
+    sketch = OrderedModule.sketch
+    planned = planner._planned
+
+    def failing(base, aim, worse_s):
+      return None if base is planned else sketch(base, aim, worse_s)
+
+    with mock.patch.object(OrderedModule, "sketch", failing):
+      plan, num_other = self._fit(planner, 0.7)
+    self.assertEqual(num_other, 1)
+    self.assertLessEqual(plan.planned_bytes, _limit(planner, 0.7))
+
+
 class SmallestTest(absltest.TestCase):
   def test_what_is_small_without_edits_is_searched_first(self):
     asked = []

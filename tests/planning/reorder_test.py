@@ -16,7 +16,7 @@ from jaxmem_hlo.buffers.dataflow import UnsupportedModuleError
 from jaxmem_hlo.module import Module
 from tiny_hlo import f32, tuple_of
 
-from jaxmem import Options, cost
+from jaxmem import Options, cost, order
 from jaxmem.planning.order_search import OrderSearch
 from jaxmem.planning.reorder import plan_module
 
@@ -76,8 +76,8 @@ class RecordedTest(parameterized.TestCase):
   @parameterized.parameters(*record_modules.PROGRAMS)
   def test_one_search_says_nothing_that_two_refute(self, name):
     quick, _ = self.plan(name)
-    with mock.patch.object(OrderSearch, "_proven") as proven:
-      proven.return_value = None
+    with mock.patch.object(OrderSearch, "_taken") as taken:
+      taken.return_value = None
       thorough, _ = self.plan(name)
     self.assertLessEqual(quick.lower_bound_bytes, thorough.planned_bytes)
     self.assertLessEqual(thorough.lower_bound_bytes, quick.planned_bytes)
@@ -227,6 +227,23 @@ class UnrolledLoopTest(parameterized.TestCase):
     # One iteration reads one array and makes another.
     self.assertLessEqual(pair.planned_bytes, 2 * one + 4096)
     self.assertEqual(pair.planned_bytes, pair.plan.planned_bytes)
+
+
+class EffortTest(absltest.TestCase):
+  def test_little_searches_one_model(self):
+    # Its order is not optimal where slots are free, as far as is known.
+    pair = record_modules.zoo_pair("unet")
+    searched, planned_bytes = {}, {}
+    for effort in ("fast", "normal"):
+      with mock.patch.object(
+        order, "plan_order", side_effect=order.plan_order
+      ) as search:
+        plan = _plan(pair.module, effort=effort)
+      searched[effort] = search.call_count
+      planned_bytes[effort] = plan.planned_bytes
+      self.assertLessEqual(plan.lower_bound_bytes, plan.planned_bytes)
+    self.assertEqual(searched, {"fast": 1, "normal": 2})
+    self.assertLess(planned_bytes["fast"], pair.plan.baseline_bytes)
 
 
 class PricingTest(parameterized.TestCase):

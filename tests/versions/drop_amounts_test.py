@@ -19,6 +19,17 @@ class AmountsToDropTest(parameterized.TestCase):
   def test_ascending(self, excess_bytes, may_halve, amounts):
     self.assertEqual(amounts_to_drop(excess_bytes, 1000, may_halve), amounts)
 
+  @parameterized.parameters(
+    (100, [500, 750, 875, "all"]),
+    (600, [750, 875, "all"]),
+    # No share is enough.
+    (900, [900, "all"]),
+    (0, [500, 750, 875, "all"]),
+  )
+  def test_the_first_leaves_little(self, excess_bytes, amounts):
+    found = amounts_to_drop(excess_bytes, 1000, False, leaves_little=True)
+    self.assertEqual(found, amounts)
+
 
 class LessToDropTest(parameterized.TestCase):
   @parameterized.parameters(
