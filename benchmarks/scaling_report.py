@@ -46,7 +46,10 @@ chosen edits, reading and order included, by effort. *us* is microseconds per
 instruction at the default effort, *extra* what the edits cost by estimate, as a
 part of the step. *Placement* gives every buffer of the planned order an offset
 in one arena (`jaxmem.placement.place`), its *gap* is to the proven lower bound.
-Nothing else ran on the two cores.
+The second core compiled other programs meanwhile.
+
+With `effort="fast"` the first plan that fits takes 0.3 to 0.6 of the time;
+where nothing fits, nearly all is tried all the same.
 
 Above some thousand instructions limits grow a little faster than the order: in
 a greedy run each change of a plan counts live bytes anew, over all steps. No

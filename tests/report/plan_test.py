@@ -84,7 +84,7 @@ class PlanTest(parameterized.TestCase):
       check.assert_called_once()
 
   def test_arena_says_where_everything_lives(self):
-    plan = _plan("resnet50")
+    plan = _plan("alexnet")
     arena = plan.arena
     temps = [b for b in arena.buffers if b.allocation == "temp"]
     top = max(b.offset_bytes + b.size_bytes for b in temps)
@@ -109,7 +109,7 @@ class PlanTest(parameterized.TestCase):
         self.assertFalse(meets and touches, (a, b))
 
   def test_the_picture_shows_the_plan(self):
-    plan = _plan("resnet50")
+    plan = _plan("alexnet")
     with tempfile.TemporaryDirectory() as folder:
       path = pathlib.Path(folder) / "plan.html"
       plan.save_html(path)
