@@ -215,6 +215,21 @@ class MonotoneTest(parameterized.TestCase):
     self.assertEqual(schedules.num_compiles, num_compiles)
     self.assertEqual(version.choice is not None, num_compiles > 1)
 
+  @parameterized.parameters(False, True)
+  def test_what_hides_transfers_is_compared_by_plans(self, hides):
+    schedules = _Schedules(traced_case(), 1000, edits_s=0.2, blocks_s=0.2)
+    written = schedules.as_written
+    written.hides = hides
+    # At half of the bytes edits are estimated to take 1.1 s, and take 1.5.
+    slow = mock.Mock(
+      spec=PlannedModule, decision=mock.Mock(spec=LimitPlan, schedule_s=1.5)
+    )
+    with mock.patch.object(written, "find", return_value=slow):
+      version = schedules.pick(500, jaxmem.Options(effort="fast"))
+    self.assertEqual(schedules.num_compiles, 2)
+    # Else the first is taken that fits, by estimates.
+    self.assertEqual(version.choice is not None, hides)
+
   @parameterized.parameters(
     (1500, 1.0, True), (1000, 1.0, True), (1500, 0.0, False), (2000, 1.0, False)
   )
