@@ -191,7 +191,7 @@ class Tuning:
     overlap: For `planning.overlap`.
     fit: For `planning.fit`.
     promise: For `planning.promise`.
-    versions: For `versions.choose`.
+    versions: For `versions.version_search`.
   """
 
   order: OrderTuning = OrderTuning()
