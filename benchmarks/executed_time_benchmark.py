@@ -229,13 +229,9 @@ def measure(name: str, build: Callable[..., held_out.Step]) -> list[Row]:
 
 def _beside(ways: Sequence[_Way], number: int) -> int | None:
   """Returns what a way is compared with: what it follows, at equal bytes."""
-  way, before = ways[number], ways[max(0, number - 1)]
-  if way.limit_bytes is None or (before.policy, before.share) != (
-    way.policy,
-    way.share,
-  ):
-    return None
-  return number - 1
+  way, before = ways[number], ways[number - 1]
+  is_alike = (before.policy, before.share) == (way.policy, way.share)
+  return number - 1 if way.limit_bytes is not None and is_alike else None
 
 
 def _times(own: np.ndarray, plain: np.ndarray) -> Row:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -79,7 +78,7 @@ def text_of(rows: Sequence[page.Row]) -> str:
   Args:
     rows: Of the benchmark; of each step all, jax.jit's first.
   """
-  steps = _by_step(rows)
+  steps = page.by_step(rows)
   parts = [
     _overall([*steps.values()]),
     page.table(_SUMMARY_TITLES, map(_summary_cells, steps.values())),
@@ -101,10 +100,10 @@ def effort_text_of(rows: Sequence[page.Row]) -> str:
   Args:
     rows: Of the benchmark with two efforts, "normal" first.
   """
-  steps = _by_step(rows)
+  steps = page.by_step(rows)
   found = [_of_efforts(own) for own in steps.values()]
-  shares = [each.fast_s / each.normal_s for each in found]
-  planning = [ratio for each in found for ratio in each.fast_of_xla]
+  shares = [each.fast.planning_s / each.normal.planning_s for each in found]
+  planning = [ratio for each in found for ratio in each.fast.of_xla]
   wall = [ratio for each in found for ratio in each.executed]
   estimated = [ratio for each in found for ratio in each.estimated]
   lines = [
@@ -119,73 +118,80 @@ def effort_text_of(rows: Sequence[page.Row]) -> str:
     f" {max(estimated):.3f}.",
   ]
   cells = [_effort_cells(*each) for each in zip(steps, found, strict=True)]
-  return _list(lines) + "\n" + page.table(_EFFORT_TITLES, cells)
+  return page.bullets(lines) + "\n" + page.table(_EFFORT_TITLES, cells)
+
+
+class _Effort(NamedTuple):
+  """What planning a step took with one effort.
+
+  Attributes:
+    planning_s: CPU seconds for all limits.
+    of_xla: Of each limit, by those of XLA's compile.
+    no_plan: For how many limits no plan was found.
+  """
+
+  planning_s: float
+  of_xla: list[float]
+  no_plan: int
+
+  @classmethod
+  def of(cls, plans: Sequence[page.Row], plain: page.Row) -> _Effort:
+    return cls(
+      planning_s=sum(planning_cpu_s(row, plain) for row in plans),
+      of_xla=_planning_ratios(plans, plain),
+      no_plan=sum("error" in row for row in plans),
+    )
 
 
 class _Efforts(NamedTuple):
   """Plans of one step with two efforts.
 
   Attributes:
-    normal_s: CPU seconds of planning for all limits.
-    fast_s: The same with less effort.
-    normal_of_xla: CPU seconds by those of XLA's compile, for each limit.
-    fast_of_xla: The same with less effort.
+    normal: With the default.
+    fast: With less.
     executed: Wall time of plans of less effort, by that of the others.
     estimated: The same by estimate.
-    no_plan: For how many limits no plan was found.
-    no_fast_plan: The same with less effort.
   """
 
-  normal_s: float
-  fast_s: float
-  normal_of_xla: list[float]
-  fast_of_xla: list[float]
+  normal: _Effort
+  fast: _Effort
   executed: list[float]
   estimated: list[float]
-  no_plan: int
-  no_fast_plan: int
 
 
 def _of_efforts(rows: Sequence[page.Row]) -> _Efforts:
   plain = rows[0]
-  plans = [row for row in rows if row["limit_bytes"] is not None]
   normal, fast = (
-    [r for r in plans if r["effort"] == effort] for effort in ("normal", "fast")
+    [r for r in rows if r["limit_bytes"] is not None and r["effort"] == effort]
+    for effort in ("normal", "fast")
   )
-  took = [[planning_cpu_s(r, plain) for r in own] for own in (normal, fast)]
   pairs = [
     (one, other)
     for one, other in zip(normal, fast, strict=True)
     if "error" not in one and "error" not in other
   ]
   return _Efforts(
-    normal_s=sum(took[0]),
-    fast_s=sum(took[1]),
-    normal_of_xla=[s / plain["backend_cpu_s"] for s in took[0]],
-    fast_of_xla=[s / plain["backend_cpu_s"] for s in took[1]],
+    normal=_Effort.of(normal, plain),
+    fast=_Effort.of(fast, plain),
     executed=_wall(other["to_first_effort"] for _, other in pairs),
     estimated=[
       other["estimated_ratio"] / one["estimated_ratio"] for one, other in pairs
     ],
-    no_plan=sum("error" in row for row in normal),
-    no_fast_plan=sum("error" in row for row in fast),
   )
 
 
 def _effort_cells(name: str, found: _Efforts) -> list[str]:
-  number = len(found.normal_of_xla)
+  efforts = found.normal, found.fast
+  number = len(found.normal.of_xla)
   return [
     f"`{name}`",
     str(number),
-    f"{found.normal_s / number:.1f}",
-    f"{found.fast_s / number:.1f}",
-    f"{np.median(found.normal_of_xla):.1f}",
-    f"{np.median(found.fast_of_xla):.1f}",
-    f"{found.fast_s / found.normal_s:.2f}",
+    *(f"{each.planning_s / number:.1f}" for each in efforts),
+    *(f"{np.median(each.of_xla):.1f}" for each in efforts),
+    f"{found.fast.planning_s / found.normal.planning_s:.2f}",
     *_mean_and_worst(found.executed),
     *_mean_and_worst(found.estimated)[:1],
-    str(found.no_plan),
-    str(found.no_fast_plan),
+    *(str(each.no_plan) for each in efforts),
   ]
 
 
@@ -219,13 +225,6 @@ def rank_correlation(rows: Sequence[page.Row], what: str) -> float:
   if len(ran) < 3 or not (estimated.std() and executed.std()):
     return math.nan
   return float(np.corrcoef(estimated, executed)[0, 1])
-
-
-def _by_step(rows: Iterable[page.Row]) -> dict[str, list[page.Row]]:
-  steps: dict[str, list[page.Row]] = {}
-  for row in rows:
-    steps.setdefault(row["step"], []).append(row)
-  return steps
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
@@ -265,9 +264,8 @@ def _cpu(row: page.Row) -> float:
   return row["cpu"]["median_of_ratios"]
 
 
-def _planning_ratios(rows: Sequence[page.Row]) -> list[float]:
+def _planning_ratios(rows: Iterable[page.Row], plain: page.Row) -> list[float]:
   """Returns planning under limits, of XLA's compile of the same step."""
-  plain = rows[0]
   return [
     planning_cpu_s(row, plain) / plain["backend_cpu_s"]
     for row in rows
@@ -295,7 +293,9 @@ def _larger_by_smaller(rows: Sequence[page.Row]) -> list[float]:
 def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
   """Returns lines about all steps."""
   compared = _to_policies(row for rows in steps for row in rows)
-  planning = [ratio for rows in steps for ratio in _planning_ratios(rows)]
+  planning = [
+    ratio for rows in steps for ratio in _planning_ratios(rows, rows[0])
+  ]
   found = [rank_correlation(rows, "wall") for rows in steps]
   known = [value for value in found if not math.isnan(value)]
   lines = [f"These are {len(steps)} steps."]
@@ -328,15 +328,7 @@ def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
     f" of XLA's compile by the median of {len(planning)}, {max(planning):.1f}"
     " at worst."
   )
-  return _list([*lines, *_without_limit(steps)])
-
-
-def _list(lines: Iterable[str]) -> str:
-  """Returns lines as a list in Markdown."""
-  wrapped = (
-    textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines
-  )
-  return "\n".join(wrapped) + "\n"
+  return page.bullets([*lines, *_without_limit(steps)])
 
 
 def _without_limit(steps: Sequence[Sequence[page.Row]]) -> list[str]:
@@ -380,7 +372,7 @@ def _free_text(ratios: Sequence[tuple[float, float]]) -> str:
 
 def _summary_cells(rows: Sequence[page.Row]) -> list[str]:
   wall, cpu = _wall(_to_policies(rows)), _cpu_to_policies(rows)
-  planning = _planning_ratios(rows)
+  planning = _planning_ratios(rows, rows[0])
   return [
     f"`{rows[0]['step']}`",
     *_mean_and_worst(wall),

@@ -80,15 +80,11 @@ def _pairs(rows: Sequence[page.Row]) -> list[tuple[page.Row, page.Row]]:
 
 def _overall(steps: Sequence[Sequence[page.Row]]) -> str:
   """Returns lines about the pairs of each step."""
-  lines = (
+  return page.bullets(
     f"{_title(rows[0])}: {sentence}"
     for rows in steps
     for sentence in _compared(_pairs(rows))
   )
-  wrapped = (
-    textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines
-  )
-  return "\n".join(wrapped) + "\n"
 
 
 def _title(row: page.Row) -> str:

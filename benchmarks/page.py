@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,22 @@ def table(titles: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
   rows = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
   rows += ["| " + " | ".join(map(str, row)) + " |" for row in cells]
   return "\n".join(rows) + "\n"
+
+
+def by_step(rows: Iterable[Row]) -> dict[str, list[Row]]:
+  """Returns the rows of each step, in their order."""
+  found: dict[str, list[Row]] = {}
+  for row in rows:
+    found.setdefault(row["step"], []).append(row)
+  return found
+
+
+def bullets(lines: Iterable[str]) -> str:
+  """Returns lines as a list in Markdown, wrapped."""
+  wrapped = (
+    textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines
+  )
+  return "\n".join(wrapped) + "\n"
 
 
 def fill(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks import svg_plot
-from benchmarks.page import Row, table
+from benchmarks.page import Row, by_step, table
 
 PLOT = "scaling.svg"
 EDITS_PLOT = "scaling-limit.svg"
@@ -67,9 +67,9 @@ def plot(rows: Sequence[Row]) -> str:
   rows = _orders(rows)
   series = [
     (f"plan: {step}", [(r["num_instructions"], _planning_s(r)) for r in here])
-    for step, here in _by_step(rows).items()
+    for step, here in by_step(rows).items()
   ]
-  decoder = _by_step(rows).get("decoder", [])
+  decoder = by_step(rows).get("decoder", [])
   for name, key in (("schedule", "schedule_s"), ("compile", "compile_s")):
     points = [(r["num_instructions"], r[key]) for r in decoder if r[key]]
     if points:
@@ -87,7 +87,7 @@ def edits_plot(rows: Sequence[Row]) -> str:
   rows = _edits(rows)
   series = [
     (f"limit: {step}", [(r["num_instructions"], _limit_s(r)) for r in here])
-    for step, here in _by_step(rows).items()
+    for step, here in by_step(rows).items()
   ]
   placed = [(r["num_instructions"], r["placement"]["seconds"]) for r in rows]
   series.append(("placement: all", sorted(placed)))
@@ -179,13 +179,6 @@ def _orders_section(rows: Sequence[Row]) -> str:
 
 def _planning_s(row: Row) -> float:
   return row["efforts"]["normal"]["planning_s"]
-
-
-def _by_step(rows: Sequence[Row]) -> dict[str, list[Row]]:
-  found: dict[str, list[Row]] = {}
-  for row in rows:
-    found.setdefault(row["step"], []).append(row)
-  return found
 
 
 def _cells(row: Row) -> list[str]:

@@ -7,13 +7,11 @@ from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.problem import BudgetProblem, Step, StoredValue, Unit
 from jaxmem.budget.profile import Event, Transfer
 from jaxmem.budget.seconds_bound import least_seconds
-from jaxmem.budget.tuning import Effort
 
 __all__ = [
   "BudgetProblem",
   "Choice",
   "Chooser",
-  "Effort",
   "Event",
   "OffloadRates",
   "Start",

@@ -17,7 +17,8 @@ from jaxmem.budget.moves import Style
 from jaxmem.budget.offload import OffloadRates
 from jaxmem.budget.pool import Pool
 from jaxmem.budget.profile import Event, Profile, Transfer
-from jaxmem.budget.tuning import TUNING, Effort
+from jaxmem.budget.tuning import TUNING
+from jaxmem.options import Effort
 from jaxmem.rewrite import Edits
 
 

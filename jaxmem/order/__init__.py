@@ -4,7 +4,7 @@ from jaxmem.order import reachability
 from jaxmem.order.contraction import Contraction, contract
 from jaxmem.order.displacement import reduce_displacement, total_displacement
 from jaxmem.order.exact import CpSatOrderer
-from jaxmem.order.planner import Effort, plan_order
+from jaxmem.order.planner import plan_order
 from jaxmem.order.probing import ProbingProver
 from jaxmem.order.result import Orderer, OrderResult, unchanged
 from jaxmem.order.search import MinCutSearch
@@ -12,7 +12,6 @@ from jaxmem.order.search import MinCutSearch
 __all__ = [
   "Contraction",
   "CpSatOrderer",
-  "Effort",
   "MinCutSearch",
   "OrderResult",
   "Orderer",

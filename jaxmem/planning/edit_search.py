@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from jaxmem import cost
-from jaxmem.budget import Effort, Event
-from jaxmem.options import Options
+from jaxmem.budget import Event
+from jaxmem.options import Effort, Options
 from jaxmem.planning.aim import LAST_VIEWS, VIEWS, Aim, View
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.ordered_module import Fit, OrderedModule

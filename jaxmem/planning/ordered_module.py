@@ -19,7 +19,6 @@ from jaxmem.budget import (
   BudgetProblem,
   Choice,
   Chooser,
-  Effort,
   Event,
   OffloadRates,
   Start,
@@ -30,6 +29,7 @@ from jaxmem.budget import (
 from jaxmem.cost import has_transfers
 from jaxmem.errors import NeededBuffer
 from jaxmem.graph import callee_peaks, from_hlo
+from jaxmem.options import Effort
 from jaxmem.planning.aim import LAST_VIEWS, LOWEST_VIEW, VIEWS, Aim, View
 from jaxmem.planning.budget_problem import from_module
 from jaxmem.planning.candidate_tuning import TUNING

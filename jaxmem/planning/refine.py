@@ -12,7 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxmem.budget import Effort, Event
+from jaxmem.budget import Event
+from jaxmem.options import Effort
 from jaxmem.planning.candidate_tuning import TUNING
 from jaxmem.planning.ordered_module import Fit
 

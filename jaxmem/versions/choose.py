@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from jaxmem.compiler import ScheduleCapture, Step
 from jaxmem.planning import (
-  TUNING,
   DecidedModule,
   LimitPlanner,
   Request,
@@ -19,9 +18,7 @@ from jaxmem.planning import (
   smallest_program_bytes,
 )
 from jaxmem.versions import blocks, scan
-from jaxmem.versions.block_versions import (
-  BlockVersion,
-)
+from jaxmem.versions.block_versions import BlockVersion
 from jaxmem.versions.version import (
   Version,
   base_of,
@@ -29,8 +26,6 @@ from jaxmem.versions.version import (
   small_versions,
 )
 from jaxmem.versions.version_search import VersionSearch
-
-_TUNING = TUNING.versions
 
 
 @paused_collector()

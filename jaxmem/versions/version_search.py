@@ -33,8 +33,8 @@ _TUNING = TUNING.versions
 class VersionSearch:
   """Compiles versions of a step, and fits the promising ones.
 
-  With effort "fast", few are: none besides that are not estimated to be faster
-  than what was tried, or to be so by little.
+  With effort "fast", only those that are estimated to be much faster than what
+  was found, and any while nothing fits.
 
   Args:
     as_written: The step as it is written.
@@ -309,8 +309,9 @@ class VersionSearch:
     best_s = min(fitting, default=math.inf)
     waiting = updated_versions(self._tried, self._device)[: _TUNING.max_updated]
     for each in waiting:
-      is_vain = self._is_fast and not self._is_much_faster(each.schedule_s)
-      if each.schedule_s >= best_s or is_vain:
+      if each.schedule_s >= best_s:
+        continue
+      if self._is_fast and not self._is_much_faster(each.schedule_s):
         continue
       tried = self._try(each.version)
       if tried.fits:
