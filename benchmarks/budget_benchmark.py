@@ -280,7 +280,7 @@ class _Case:
       module, _ = self._request.read(data, platform)
       return PlannedModule.of(module, plan).module.to_bytes()
 
-    with handling(rewrite) as options:
+    with handling(rewrite, as_scheduled=True) as options:
       return self._temp_bytes(step, options)
 
   @contextlib.contextmanager

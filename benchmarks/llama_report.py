@@ -165,7 +165,9 @@ def _megabytes(row: page.Row) -> str:
   """Returns a program's bytes, with a star where XLA went on recomputing."""
   text = f"{row['total_bytes'] / 1e6:,.0f}"
   share_bytes = _XLA_SHARE * (targets.get(row["target"]).memory_bytes or 0)
-  is_above = row["total_bytes"] > share_bytes
+  # Under a limit XLA runs what was planned.
+  is_planned = row.get("limit_bytes") is not None
+  is_above = row["total_bytes"] > share_bytes and not is_planned
   is_changed = row["temp_bytes"] != row["predicted_temp_bytes"]
   is_recomputed = _may_rematerialise(row) and (is_above or is_changed)
   return f"{text}*" if is_recomputed else text

@@ -26,13 +26,13 @@ from jaxmem.compiler import (
   jax_doors,
   lowered_by_itself,
 )
-from jaxmem.errors import InfeasibleError
 from jaxmem.planning import (
+  Answers,
   DecidedModule,
-  DecidedModules,
   Decision,
   LimitPlan,
   ModulePlan,
+  OwnPlan,
   PlannedModule,
   Request,
   plan_frontier,
@@ -59,6 +59,7 @@ from jaxmem.report import (
 )
 from jaxmem.version import __version__
 from jaxmem.versions import (
+  Version,
   cost_of_limit,
   pick,
   small_planners,
@@ -119,7 +120,7 @@ class StepPlanner:
         baseline = self._compile_baseline(step, schedules)
         progress.show("planning and compiling the plan")
         version, decided = pick(step, schedules, self._request)
-        answers = _Answers(self._request, decided)
+        answers = Answers(self._request, decided)
         compiled = schedules.finish(version.step, answers)
     finally:
       progress.close()
@@ -129,13 +130,6 @@ class StepPlanner:
     if isinstance(decision, ModulePlan) and _is_larger(compiled, baseline):
       planned = PlannedModule.of(planned.given, decision.as_given())
       compiled = baseline
-    budget, own = None, planned.given
-    if isinstance(planned.decision, LimitPlan):
-      device = self._request.device(planned.decision.platform)
-      temps = (_memory(c).temp_size_in_bytes for c in (baseline, compiled))
-      own = schedules.module(step)
-      budget = cost_of_limit(planned, version, own, device, *temps)
-      budget = dataclasses.replace(budget, share=self._share)
     name = getattr(self._fun, "__name__", type(self._fun).__name__)
     signed, names = None, {}
     if self._is_caught(args, kwargs):
@@ -153,11 +147,31 @@ class StepPlanner:
       argument_names=names,
       output_paths=() if signed is None else signed.output_paths,
     )
+    is_limited = isinstance(planned.decision, LimitPlan)
+    module = schedules.module(step) if is_limited else planned.given
+    before = program.layout(AssignmentModel(module, decision.platform))
+    executable = baseline.runtime_executable()
+    own = OwnPlan.of(executable, module, before.temp_bytes)
+    budget = None
+    if is_limited:
+      budget = self._budget(planned, version, own, _memory(compiled))
     advice = donation.advise(planned.given, signed, names)
     return _result(
-      *(program, own, baseline, compiled, budget, advice, seconds),
+      *(program, own, before, compiled, budget, advice, seconds),
       arguments=(args, kwargs),
     )
+
+  def _budget(
+    self,
+    planned: PlannedModule[Decision],
+    version: Version,
+    own: OwnPlan,
+    memory: Any,
+  ) -> Budget:
+    device = self._request.device(planned.decision.platform)
+    temps = own.scheduled_bytes, memory.temp_size_in_bytes
+    budget = cost_of_limit(planned, version, own.scheduled, device, *temps)
+    return dataclasses.replace(budget, share=self._share)
 
   def smallest_bytes(self, args: tuple[Any, ...]) -> int:
     """Returns the bytes of the smallest program that is found for the step.
@@ -206,55 +220,6 @@ class StepPlanner:
       # Nobody needs to see it: it may come from jax's compilation cache.
       return step.compile({})
     return schedules.compiled(step)
-
-
-class _Answers:
-  """Answers XLA with the plan of one step, and keeps it.
-
-  Args:
-    request: What is asked of the planner.
-    decided: What is known of the step's module, if it was planned already.
-
-  Raises:
-    InfeasibleError: If it is known that there is no plan.
-  """
-
-  def __init__(self, request: Request, decided: DecidedModule | None):
-    self._request = request
-    self._decided = DecidedModules()
-    if decided is not None:
-      if isinstance(decided.outcome, InfeasibleError):
-        raise decided.outcome
-      self._decided.add(decided)
-    self._planned: PlannedModule[Decision] | None = None
-    self._error: Exception | None = None
-
-  def __call__(self, data: bytes, platform: str) -> bytes | None:
-    """Answers as `compiler_hook.Handler` says, but does not raise."""
-    try:
-      self._planned, answer = self._request.answer(
-        data, platform, self._decided
-      )
-      return answer
-    except Exception as error:  # `planned` raises it.
-      self._error = error
-      return None
-
-  def planned(self) -> PlannedModule[Decision]:
-    """Returns the planned module.
-
-    Raises:
-      InfeasibleError: If there is no plan.
-      RuntimeError: If planning failed.
-    """
-    if isinstance(self._error, InfeasibleError):
-      raise self._error
-    if self._planned is None:
-      raise RuntimeError(
-        "The step was compiled, but could not be planned. What it holds is not"
-        f" modelled; jaxmem.jit would run XLA's own plan. ({self._error})"
-      ) from self._error
-    return self._planned
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -306,8 +271,9 @@ class _Program:
   def _compile_again(self) -> hlo_pb2.CompiledModule:
     given, decision = self.planned.given, self.planned.decision
     decided = DecidedModule.of(given, decision.platform, decision)
-    answers = _Answers(self.request, decided)
-    with handling(answers) as options:
+    answers = Answers(self.request, decided)
+    as_scheduled = self.request.runs_as_scheduled
+    with handling(answers, as_scheduled=as_scheduled) as options:
       real = compile_and_read(self.step, options)
     answers.planned()  # What XLA did without a plan says nothing.
     return real
@@ -321,8 +287,8 @@ class _Program:
 
 def _result(
   program: _Program,
-  own: Module,
-  baseline: jax.stages.Compiled,
+  own: OwnPlan,
+  before: layout.Layout,
   compiled: jax.stages.Compiled,
   budget: Budget | None,
   advice: tuple[donation.DonationAdvice, ...],
@@ -332,13 +298,11 @@ def _result(
   planned = program.planned
   decision = planned.decision
   ordered = decision.base if isinstance(decision, LimitPlan) else decision
-  memory, own_memory = _memory(compiled), _memory(baseline)
-  own_bytes, temp_bytes = (m.temp_size_in_bytes for m in (own_memory, memory))
-  before = program.layout(AssignmentModel(own, decision.platform))
-  predicted = before.temp_bytes, decision.planned_bytes
-  missed = max(abs(own_bytes - predicted[0]), abs(temp_bytes - predicted[1]))
-  num_rematerialized = planned.num_rematerialized(compiled.runtime_executable())
-  is_known = missed <= _TABLES * own_bytes and not num_rematerialized
+  memory = _memory(compiled)
+  temp_bytes = memory.temp_size_in_bytes
+  missed = max(own.missed_bytes, abs(temp_bytes - decision.planned_bytes))
+  num_again = planned.num_rematerialized(compiled.runtime_executable())
+  is_known = missed <= _TABLES * own.scheduled_bytes and not num_again
   bound = decision.lower_bound_bytes if is_known else 0
   after = program.layout(planned.model)
   rates = program.request.device(decision.platform).rates
@@ -348,12 +312,13 @@ def _result(
     status=_status(program, is_exact=not missed),
     method=ordered.method,
     is_order_proved=ordered.search_proved,
-    baseline_temp_bytes=own_bytes,
+    baseline_temp_bytes=own.temp_bytes,
     temp_bytes=temp_bytes,
     predicted_temp_bytes=decision.planned_bytes,
-    baseline_predicted_bytes=before.temp_bytes,
+    baseline_predicted_bytes=own.predicted_bytes,
+    baseline_num_rematerialized=own.num_rematerialized,
     lower_bound_bytes=min(bound, temp_bytes),
-    num_rematerialized=num_rematerialized,
+    num_rematerialized=num_again,
     argument_bytes=memory.argument_size_in_bytes,
     output_bytes=memory.output_size_in_bytes,
     alias_bytes=memory.alias_size_in_bytes,
@@ -367,7 +332,7 @@ def _result(
     budget=budget,
     host=_host(planned, memory, rates),
     communication=communication_of(planned.module, rates),
-    baseline_communication=communication_of(own, rates),
+    baseline_communication=communication_of(own.scheduled, rates),
     replicated=replicated(arguments),
     resharded=resharded(planned.module, planned.model.assign(), after),
     order=planned.order,
@@ -375,7 +340,7 @@ def _result(
     peak=_peak(program, memory),
     before=before,
     after=after,
-    baseline_timing=time_steps(own, rates, before.num_steps),
+    baseline_timing=time_steps(own.scheduled, rates, before.num_steps),
     timing=time_steps(planned.module, rates, after.num_steps),
     program=program,
   )

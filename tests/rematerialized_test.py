@@ -1,5 +1,6 @@
 """Tests of what plans say where XLA's own rematerialisation follows them."""
 
+import functools
 import re
 
 import jax
@@ -71,6 +72,35 @@ def test_it_is_silent_where_the_plan_runs(planned):
   assert plan.temp_bytes == plan.predicted_temp_bytes
   assert 0 < plan.lower_bound_bytes <= plan.temp_bytes
   assert "XLA recomputes" not in str(plan)
+
+
+def test_a_plan_for_a_limit_runs_as_it_is():
+  small = _card(24 << 20)
+  plan = jaxmem.plan(_step, *_arguments(), target=small, memory_limit="56MiB")
+  assert plan.num_rematerialized == 0
+  assert plan.temp_bytes == plan.predicted_temp_bytes
+  assert plan.total_bytes <= 56 << 20
+  assert 0 < plan.lower_bound_bytes <= plan.temp_bytes
+  number = plan.baseline_num_rematerialized
+  assert number > 0
+  assert f"less {number} operations run again" in str(plan)
+  # What its edits save is said of what XLA scheduled.
+  assert plan.budget is not None
+  freed_bytes = sum(edit.freed_bytes for edit in plan.budget.edits)
+  assert freed_bytes == plan.baseline_predicted_bytes - plan.temp_bytes
+  plan.verify()
+
+
+def test_so_does_a_function_with_a_limit():
+  def step(weights, x):
+    return _step(weights, x)
+
+  (device,) = jaxmem.devices(_card(24 << 20), 1)
+  texts = [
+    jit(step).lower(*_arguments(device)).compile().as_text()
+    for jit in (jax.jit, functools.partial(jaxmem.jit, memory_limit="56MiB"))
+  ]
+  assert [".remat" in str(text) for text in texts] == [True, False]
 
 
 def test_the_table_of_compiles_says_it(planned):

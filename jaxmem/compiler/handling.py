@@ -17,7 +17,9 @@ _compile_numbers = itertools.count()
 
 
 @contextlib.contextmanager
-def handling(handler: compiler_hook.Handler) -> Iterator[Mapping[str, str]]:
+def handling(
+  handler: compiler_hook.Handler, *, as_scheduled: bool = False
+) -> Iterator[Mapping[str, str]]:
   """Lets a handler answer XLA in what is compiled inside the context.
 
       with handling(handler) as options:
@@ -25,6 +27,7 @@ def handling(handler: compiler_hook.Handler) -> Iterator[Mapping[str, str]]:
 
   Args:
     handler: What is shown the step's module once XLA has scheduled it.
+    as_scheduled: Whether XLA must not recompute anything after that.
 
   Yields:
     Compiler options for the compile. No compilation cache knows the program,
@@ -35,6 +38,8 @@ def handling(handler: compiler_hook.Handler) -> Iterator[Mapping[str, str]]:
     RuntimeError: If this version of jax is not known.
   """
   tag = f"{jax_doors.SHOWN}{os.getpid()}n{next(_compile_numbers)}"
+  if as_scheduled:
+    tag += jax_doors.AS_SCHEDULED
   jax_doors.install()
   compiler_hook.add_handler(tag, handler)
   try:

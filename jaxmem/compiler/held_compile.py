@@ -38,14 +38,21 @@ class HeldCompile:
 
   Args:
     compile_: Compiles a program with compiler options.
+    as_scheduled: See `handling`.
 
   Attributes:
     seconds: What the compile took, once it is over; waiting does not count.
   """
 
-  def __init__(self, compile_: Callable[[Mapping[str, Any]], Any]):
+  def __init__(
+    self,
+    compile_: Callable[[Mapping[str, Any]], Any],
+    *,
+    as_scheduled: bool = False,
+  ):
     self.seconds = 0.0
     self._compile = compile_
+    self._as_scheduled = as_scheduled
     self._compiling: Compiling | None = None
     self._shown: futures.Future[Shown] = futures.Future()
     self._handler: futures.Future[compiler_hook.Handler] = futures.Future()
@@ -114,7 +121,10 @@ class HeldCompile:
     thread_settings.apply(self._settings)
     start = time.perf_counter()
     try:
-      with handling(self._hold) as options, jax_doors.compiles_seen(self._see):
+      with (
+        handling(self._hold, as_scheduled=self._as_scheduled) as options,
+        jax_doors.compiles_seen(self._see),
+      ):
         result = self._compile(options)
       self.seconds += time.perf_counter() - start
       self._result.set_result(result)

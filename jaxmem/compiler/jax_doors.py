@@ -44,6 +44,11 @@ OPTION = "jaxmem"
 # Values of the option that begin so belong to `handling`: the hook shows these
 # modules to somebody, and no cache knows them.
 SHOWN = "shown"
+# Values that end so belong to programs that run as they are scheduled: XLA is
+# not to recompute anything after that, as it does on GPUs where a program is
+# above a share of the device's memory.
+AS_SCHEDULED = "-as-scheduled"
+_REMATERIALIZATION = "rematerialization"
 TOO_LARGE = (
   "XLA shows no program of 2 GiB or more, and arrays that a function captures"
   " are part of it; pass large ones as arguments"
@@ -311,6 +316,8 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
     option, others = _split(compile_options.env_option_overrides)
     if option is not None:
       compile_options.env_option_overrides = list(others)
+      if option.endswith(AS_SCHEDULED):
+        _forbid_rematerialization(compile_options)
 
     def program(tag: str | None) -> Any:
       return computation if tag is None else tagged(computation, tag)
@@ -353,6 +360,14 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
     return _policy.compile(compiling)
 
   return compile_or_get_cached
+
+
+def _forbid_rematerialization(compile_options: Any) -> None:
+  """Disables XLA's pass, besides those that the user disabled."""
+  debug_options = compile_options.executable_build_options.debug_options
+  given = debug_options.xla_disable_hlo_passes.split(",")
+  passes = [*filter(None, given), _REMATERIALIZATION]
+  debug_options.xla_disable_hlo_passes = ",".join(passes)
 
 
 def _is_profiled() -> bool:

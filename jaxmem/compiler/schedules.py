@@ -94,7 +94,9 @@ class ScheduleCapture:
 
   def _start(self, step: Step) -> HeldCompile:
     # It is known before it starts: else an interrupt could leave it waiting.
-    held = self._held[step] = HeldCompile(step.prepare())
+    held = self._held[step] = HeldCompile(
+      step.prepare(), as_scheduled=self._request.runs_as_scheduled
+    )
     held.start()
     return held
 
@@ -116,7 +118,8 @@ class ScheduleCapture:
     held = self.held(step)
     if held is not None:
       return held.finish(handler)
-    with handling(handler) as options:
+    as_scheduled = self._request.runs_as_scheduled
+    with handling(handler, as_scheduled=as_scheduled) as options:
       return step.compile(options)
 
   def compiled(self, step: Step) -> Any:
@@ -125,7 +128,8 @@ class ScheduleCapture:
     What XLA showed is kept, so that `module` need not compile it again.
     """
     self._shown = None
-    result = self.finish(step, self._show)
+    with handling(self._show) as options:
+      result = step.compile(options)
     self._compiled = step
     return result
 

@@ -88,7 +88,7 @@ class PlannedCompiles:
     """Lowers the version of a program that fits its policy's limit."""
     start = time.perf_counter()
     assert policy.limit is not None
-    option = f"{policy.tag}n{next(self._numbers)}"
+    option = f"{policy.tag}n{next(self._numbers)}{jax_doors.AS_SCHEDULED}"
     step = LoweredStep(lowering, lowering.jaxpr, option)
     as_written = step.lowered
     devices = jax_doors.devices(as_written)

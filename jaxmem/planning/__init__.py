@@ -1,6 +1,7 @@
 """Decides what becomes of one scheduled module: its order, and edits of it."""
 
 from jaxmem.planning.aim import Wanted
+from jaxmem.planning.answers import Answers
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decided import (
   DecidedFields,
@@ -16,12 +17,14 @@ from jaxmem.planning.decision import (
 )
 from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
 from jaxmem.planning.frontier import plan_frontier
+from jaxmem.planning.own_plan import OwnPlan
 from jaxmem.planning.recheck import check_again
 from jaxmem.planning.request import Request
 from jaxmem.planning.tuning import TUNING
 
 __all__ = [
   "TUNING",
+  "Answers",
   "DecidedFields",
   "DecidedModule",
   "DecidedModules",
@@ -29,6 +32,7 @@ __all__ = [
   "LimitPlan",
   "LimitPlanner",
   "ModulePlan",
+  "OwnPlan",
   "PlannedModule",
   "Request",
   "Wanted",

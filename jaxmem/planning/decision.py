@@ -201,22 +201,35 @@ class PlannedModule[D: Decision]:
   def num_rematerialized(self, executable: Any) -> int:
     """Counts the operations that XLA recomputes beyond the planned module.
 
-    On GPUs XLA rematerialises on its own once a schedule stands, if the program
-    takes more than its share of the device. What it adds is named
-    "fusion.7.remat". Where XLA made as many bytes of the module as were
-    predicted, it added nothing.
-
     Args:
       executable: What XLA made of the module.
     """
-    memory = executable.get_compiled_memory_stats()
-    if memory.temp_size_in_bytes == self.planned_bytes:
-      return 0
-    proto = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
-    return sum(
-      ".remat" in instruction.name and instruction.name not in self.module.names
-      for computation in Module.from_bytes(proto).computations
-      if not computation.is_fusion
-      for instruction in computation.instructions
-      if instruction.opcode != "bitcast"
-    )
+    return num_rematerialized(executable, self.module, self.planned_bytes)
+
+
+def num_rematerialized(
+  executable: Any, scheduled: Module, predicted_bytes: int
+) -> int:
+  """Counts the operations that XLA recomputes beyond a scheduled module.
+
+  On GPUs XLA rematerialises on its own once a schedule stands, if the program
+  takes more than its share of the device. What it adds is named
+  "fusion.7.remat". Where XLA made as many bytes of the module as were
+  predicted, it added nothing.
+
+  Args:
+    executable: What XLA made of the module.
+    scheduled: The module.
+    predicted_bytes: Its temporaries.
+  """
+  memory = executable.get_compiled_memory_stats()
+  if memory.temp_size_in_bytes == predicted_bytes:
+    return 0
+  proto = executable.hlo_modules()[0].as_serialized_hlo_module_proto()
+  return sum(
+    ".remat" in instruction.name and instruction.name not in scheduled.names
+    for computation in Module.from_bytes(proto).computations
+    if not computation.is_fusion
+    for instruction in computation.instructions
+    if instruction.opcode != "bitcast"
+  )

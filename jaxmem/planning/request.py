@@ -60,6 +60,15 @@ class Request:
     return "cuda" if of == "gpu" else of
 
   @property
+  def runs_as_scheduled(self) -> bool:
+    """Whether XLA must not recompute anything once it has scheduled a program.
+
+    It does so on GPUs, where a program takes more than a share of the device's
+    memory. What was planned to meet a limit has been made small already.
+    """
+    return self.limit_bytes is not None
+
+  @property
   def described(self) -> targets.Target | None:
     """What is planned for, where that is only described."""
     return self.target or (self.group.target if self.group else None)

@@ -148,6 +148,9 @@ class PlanData:
     temp_bytes: The same for the plan.
     predicted_temp_bytes: What the assignment model said it would be.
     baseline_predicted_bytes: The same for XLA's own order.
+    baseline_num_rematerialized: Operations that XLA's own rematerialisation
+      recomputes without jaxmem. Its temporaries are then fewer than those of
+      its schedule, which is what the plan of a byte limit is compared with.
     lower_bound_bytes: No order of this program has smaller temporaries. 0,
       which says nothing, where XLA rematerialised after the plan, or reports
       other temporaries than the assignment model.
@@ -156,8 +159,8 @@ class PlanData:
     alias_bytes: Of outputs that reuse a donated argument.
     num_instructions: Length of the flattened schedule.
     num_rematerialized: Operations that XLA's own rematerialisation recomputes
-      after the plan was made. All but the bytes of `memory_analysis` is then
-      said of the program before that.
+      after the plan was made, which it does without a byte limit only. All but
+      the bytes of `memory_analysis` is then said of the program before that.
     num_removed_copies: Copies of donated arguments that the plan does without.
     kept_copy_bytes: Why other copies stay -> their bytes; see
       `jaxmem.rewrite.removable_copies`.
@@ -192,6 +195,7 @@ class PlanData:
   temp_bytes: int
   predicted_temp_bytes: int
   baseline_predicted_bytes: int
+  baseline_num_rematerialized: int
   lower_bound_bytes: int
   argument_bytes: int
   output_bytes: int

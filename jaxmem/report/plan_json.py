@@ -12,7 +12,7 @@ from jaxmem.report.layout import Layout
 from jaxmem.report.plan_data import PlanData
 
 # Raised when the fields or their meanings change.
-_FORMAT_NUMBER = 9
+_FORMAT_NUMBER = 10
 # XLA counts in 64 bits, and no program has that many steps.
 _MOST = 2**63
 _MOST_STEPS = 2**24

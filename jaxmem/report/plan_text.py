@@ -30,6 +30,7 @@ def summary(plan: PlanData) -> str:
     f"{plan.name} on {plan.target}: {_STATUS[plan.status]}",
     f"  temporaries   {units.format_bytes(before)} ->"
     f" {units.format_bytes(after)} ({change:+.1f} %)",
+    *_rematerialized_lines(plan),
     f"  lower bound   {_bound_line(plan)}",
     f"  whole program {units.format_bytes(plan.total_bytes)}"
     f" (arguments {units.format_bytes(plan.argument_bytes)}, outputs"
@@ -91,6 +92,15 @@ def facts(plan: PlanData) -> list[tuple[str, str]]:
 def _title(label: str) -> str:
   words = label.strip()
   return words[:1].upper() + words[1:]
+
+
+def _rematerialized_lines(plan: PlanData) -> list[str]:
+  number = plan.baseline_num_rematerialized
+  if plan.num_rematerialized or not number:
+    return []
+  size = units.format_bytes(plan.baseline_predicted_bytes)
+  words = f"XLA's: {size} as scheduled, less {number} operations run again"
+  return [f"{'':16}{words}"]
 
 
 def _bound_line(plan: PlanData) -> str:

@@ -44,6 +44,10 @@ class SignatureTest(parameterized.TestCase):
       jax_doors.install()
 
 
+def _ignore(data, platform):
+  del data, platform
+
+
 class HandlingTest(absltest.TestCase):
   def test_a_handler_sees_the_scheduled_module(self):
     seen = []
@@ -67,6 +71,31 @@ class HandlingTest(absltest.TestCase):
     sources = [module.source(i) for i in module.entry.instructions]
     self.assertTrue(any("jax_doors_test.py" in source for source in sources))
     self.assertEqual(compiled(x), jax.jit(step)(x))
+
+  def test_what_runs_as_scheduled_is_not_rematerialised(self):
+    x, seen = jnp.ones(3), []
+
+    def watch(compiling):
+      seen.append(compiling.settings)
+
+    with jax_doors.compiles_seen(watch):
+      for as_scheduled in (False, True):
+        with handling(_ignore, as_scheduled=as_scheduled) as options:
+          jax.jit(jnp.sin).lower(x).compile(compiler_options=dict(options))
+    self.assertEqual([b"rematerialization" in s for s in seen], [False, True])
+
+  def test_passes_that_the_user_disabled_stay_so(self):
+    option = {"xla_disable_hlo_passes": "dce"}
+    x, seen = jnp.ones(3), []
+    with (
+      jax_doors.compiles_seen(
+        lambda compiling: seen.append(compiling.settings)
+      ),
+      handling(_ignore, as_scheduled=True) as options,
+    ):
+      jax.jit(jnp.sin).lower(x).compile(compiler_options={**options, **option})
+    self.assertIn(b"dce", seen[0])
+    self.assertIn(b"rematerialization", seen[0])
 
   def test_options_of_the_user_stay(self):
     x = jnp.ones(3)
