@@ -73,7 +73,8 @@ class LiveBytes:
     at = bisect.bisect_left(self.keys, key)
     self.keys.insert(at, key)
     before_it, after_it = self._rows[:, :at], self._rows[:, at:]
-    self._set_rows(np.hstack((before_it, _NO_BYTES, after_it)))
+    rows = np.concatenate((before_it, _NO_BYTES, after_it), axis=1)
+    self._set_rows(rows)
 
   def remove(self, key: int) -> None:
     """Takes out a key at which nothing begins or ends any more."""
@@ -81,7 +82,7 @@ class LiveBytes:
     del self.keys[at]
     self._shared_at.pop(key, None)
     before_it, after_it = self._rows[:, :at], self._rows[:, at + 1 :]
-    self._set_rows(np.hstack((before_it, after_it)))
+    self._set_rows(np.concatenate((before_it, after_it), axis=1))
 
   def count(self, intervals: Iterable[Interval], size_bytes: int) -> None:
     """Adds bytes over intervals; a negative number takes them away.

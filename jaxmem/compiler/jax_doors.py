@@ -364,10 +364,18 @@ def _compiling_door(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _forbid_rematerialization(compile_options: Any) -> None:
   """Disables XLA's pass, besides those that the user disabled."""
+
+  def with_ours(passes: str) -> str:
+    return ",".join([*filter(None, passes.split(",")), _REMATERIALIZATION])
+
   debug_options = compile_options.executable_build_options.debug_options
-  given = debug_options.xla_disable_hlo_passes.split(",")
-  passes = [*filter(None, given), _REMATERIALIZATION]
-  debug_options.xla_disable_hlo_passes = ",".join(passes)
+  given = debug_options.xla_disable_hlo_passes
+  debug_options.xla_disable_hlo_passes = with_ours(given)
+  # What the user gave as a compiler option takes the place of the others.
+  compile_options.env_option_overrides = [
+    (name, with_ours(value) if name == "xla_disable_hlo_passes" else value)
+    for name, value in compile_options.env_option_overrides
+  ]
 
 
 def _is_profiled() -> bool:
