@@ -47,8 +47,8 @@ What falls short, and why:
   would run. It is the one row where the model is off.
 - U-Net, CPU: the best order found lies 6.8 % above the bound; more effort
   finds neither a better order nor a better bound.
-- Planning: wall time, while other programs took part of both cores, of an
-  earlier and slower search; see [below](#planning-time-by-size).
+- Planning: wall time, while other programs took part of both cores; see
+  [below](#planning-time-by-size).
 - Step times were measured on a shared machine; the interval says what a single
   ratio is worth.
 """
