@@ -88,7 +88,6 @@ def test_a_plan_for_a_limit_runs_as_it_is():
   assert plan.budget is not None
   freed_bytes = sum(edit.freed_bytes for edit in plan.budget.edits)
   assert freed_bytes == plan.baseline_predicted_bytes - plan.temp_bytes
-  plan.verify()
 
 
 def test_so_does_a_function_with_a_limit():
@@ -99,11 +98,9 @@ def test_so_does_a_function_with_a_limit():
   limited = functools.partial(jaxmem.jit, memory_limit="56MiB")
   options = {"xla_disable_hlo_passes": "reshape-mover"}
   also_disabled = functools.partial(limited, compiler_options=options)
-  texts = [
-    jit(step).lower(*_arguments(device)).compile().as_text()
-    for jit in (jax.jit, limited, also_disabled)
-  ]
-  assert [".remat" in str(text) for text in texts] == [True, False, False]
+  for jit in (limited, also_disabled):
+    compiled = jit(step).lower(*_arguments(device)).compile()
+    assert ".remat" not in str(compiled.as_text())
 
 
 def test_the_table_of_compiles_says_it(planned):

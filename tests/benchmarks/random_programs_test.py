@@ -31,6 +31,7 @@ from jaxmem import planning, targets
 pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 
 # Short ones, and long ones, which are marked slow.
+_NUM_QUICK_SHORT = 150
 _NUM_SHORT = 300
 _NUM_SEEDS = 300
 # The devices that every test process has, and how many programs over them.
@@ -76,8 +77,13 @@ class ChecksTest(parameterized.TestCase):
   def test_programs(self, seed):
     self.check(seed)
 
-  @parameterized.parameters(*range(_NUM_SHORT))
+  @parameterized.parameters(*range(_NUM_QUICK_SHORT))
   def test_shortest_programs(self, seed):
+    self.check(seed, most_operations=_FEWEST_OPERATIONS, by_plan=False)
+
+  @parameterized.parameters(*range(_NUM_QUICK_SHORT, _NUM_SHORT))
+  @pytest.mark.slow
+  def test_more_of_the_shortest_programs(self, seed):
     self.check(seed, most_operations=_FEWEST_OPERATIONS, by_plan=False)
 
   @parameterized.parameters(*_FOUND_SHORT)
