@@ -150,11 +150,11 @@ class StepPlanner:
     is_limited = isinstance(planned.decision, LimitPlan)
     module = schedules.module(step) if is_limited else planned.given
     before = program.layout(AssignmentModel(module, decision.platform))
-    executable = baseline.runtime_executable()
+    memory, executable = _memory(compiled), baseline.runtime_executable()
     own = OwnPlan.of(executable, module, before.temp_bytes)
     budget = None
     if is_limited:
-      budget = self._budget(planned, version, own, _memory(compiled))
+      budget = self._budget(planned, version, own, memory)
     advice = donation.advise(planned.given, signed, names)
     return _result(
       *(program, own, before, compiled, budget, advice, seconds),

@@ -44,8 +44,16 @@ class SignatureTest(parameterized.TestCase):
       jax_doors.install()
 
 
-def _ignore(data, platform):
-  del data, platform
+def _settings(*, as_scheduled, **compiler_options):
+  """Returns what XLA is told of a program that `handling` shows."""
+  seen = []
+  with (
+    jax_doors.compiles_seen(lambda compiling: seen.append(compiling.settings)),
+    handling(lambda data, platform: None, as_scheduled=as_scheduled) as options,
+  ):
+    lowered = jax.jit(jnp.sin).lower(jnp.ones(3))
+    lowered.compile(compiler_options={**options, **compiler_options})
+  return seen[0]
 
 
 class HandlingTest(absltest.TestCase):
@@ -73,28 +81,12 @@ class HandlingTest(absltest.TestCase):
     self.assertEqual(compiled(x), jax.jit(step)(x))
 
   def test_what_runs_as_scheduled_is_not_rematerialised(self):
-    x, seen = jnp.ones(3), []
-
-    def watch(compiling):
-      seen.append(compiling.settings)
-
-    with jax_doors.compiles_seen(watch):
-      for as_scheduled in (False, True):
-        with handling(_ignore, as_scheduled=as_scheduled) as options:
-          jax.jit(jnp.sin).lower(x).compile(compiler_options=dict(options))
+    seen = [_settings(as_scheduled=each) for each in (False, True)]
     self.assertEqual([b"rematerialization" in s for s in seen], [False, True])
 
   def test_passes_that_the_user_disabled_stay_so(self):
-    option = {"xla_disable_hlo_passes": "dce"}
-    x, seen = jnp.ones(3), []
-    with (
-      jax_doors.compiles_seen(
-        lambda compiling: seen.append(compiling.settings)
-      ),
-      handling(_ignore, as_scheduled=True) as options,
-    ):
-      jax.jit(jnp.sin).lower(x).compile(compiler_options={**options, **option})
-    self.assertIn(b"dce,rematerialization", seen[0])
+    found = _settings(as_scheduled=True, xla_disable_hlo_passes="dce")
+    self.assertIn(b"dce,rematerialization", found)
 
   def test_options_of_the_user_stay(self):
     x = jnp.ones(3)
