@@ -19,6 +19,8 @@ from benchmarks.held_out import (
   new_steps,
   plain_steps,
   scanned_steps,
+  several_models,
+  unusual_steps,
 )
 from benchmarks.held_out.step import (
   Step,
@@ -42,12 +44,16 @@ __all__ = [
 
 # A builder of a model whose blocks repeat takes the name of a policy.
 STEPS: dict[str, Callable[..., Step]] = {
+  "accumulated": unusual_steps.accumulated,
+  "adversaries": several_models.adversaries,
   "burgers": later_steps.burgers,
   "conv_autoencoder": equinox_steps.conv_autoencoder,
   "convnext": later_steps.convnext,
   "coupling_flow": new_steps.coupling_flow,
-  "dilated_convolutions": latest_steps.dilated_convolutions,
+  "differential_equation": unusual_steps.differential_equation,
   "diffusion_unet": linen_steps.diffusion_unet,
+  "dilated_convolutions": latest_steps.dilated_convolutions,
+  "fourier_operator": unusual_steps.fourier_operator,
   "gpt": linen_steps.gpt,
   "graph_network": later_steps.graph_network,
   "inner_updates": new_steps.inner_updates,
@@ -57,12 +63,16 @@ STEPS: dict[str, Callable[..., Step]] = {
   "mnist_cnn": linen_steps.mnist_cnn,
   "mobilenet_v3": keras_steps.mobilenet_v3,
   "moe": plain_steps.moe,
+  "natural_gradient": unusual_steps.natural_gradient,
   "perceiver": later_steps.perceiver,
+  "policy_epochs": several_models.policy_epochs,
   "sam_mlp": plain_steps.sam_mlp,
   "scanned_decoder": scanned_steps.scanned_decoder,
   "scanned_sets": scanned_steps.scanned_sets,
   "scanned_transformer": plain_steps.scanned_transformer,
+  "self_distillation": several_models.self_distillation,
   "shifted_windows": latest_steps.shifted_windows,
+  "speech": unusual_steps.speech,
   "state_space": later_steps.state_space,
   "time_mixing": new_steps.time_mixing,
   "translation": later_steps.translation,

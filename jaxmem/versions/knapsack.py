@@ -2,13 +2,13 @@
 
 Dropping a residual saves its bytes and asks for the equation that defines it
 to run again. That equation asks for its operands, each of which is read, if it
-is stacked and stays, or computed. Equations that several residuals need run
-once. Saving enough bytes in the fewest seconds is then a small covering
-problem:
+is stacked and stays, or computed, or stacked in addition. Equations that
+several residuals need run once. Saving enough bytes in the fewest seconds is
+then a small covering problem:
 
   minimise    sum of seconds w[i] - sum of relief d[i]
   subject to  saved bytes of the drops, less bytes of the work, >= the target
-              trigger -> some stack that stays, or the work that computes it
+              trigger -> some stack that stays, or some work that serves it
 
 where drops d and works w are 0 or 1, and triggers are drops and works.
 """
@@ -48,10 +48,13 @@ class Work(NamedTuple):
   Attributes:
     seconds: What it takes, over all iterations.
     size_bytes: What it needs memory for, all the while.
+    name: What it is called, if whether it is done does not follow from the
+      drops.
   """
 
   seconds: float
   size_bytes: int = 0
+  name: str = ""
 
 
 class Need(NamedTuple):
@@ -61,13 +64,14 @@ class Need(NamedTuple):
     is_drop: Whether the trigger is a drop.
     trigger: Index of the drop or work.
     stays: Drops; it is enough that one of them is not made.
-    work: The work that serves otherwise; None if there is none.
+    works: The works that serve otherwise, any one of them. At most one has no
+      name.
   """
 
   is_drop: bool
   trigger: int
   stays: tuple[int, ...]
-  work: int | None
+  works: tuple[int, ...]
 
 
 class DropProblem(NamedTuple):
@@ -76,6 +80,20 @@ class DropProblem(NamedTuple):
   drops: tuple[Drop, ...]
   works: tuple[Work, ...]
   needs: tuple[Need, ...]
+
+  @property
+  def named_works(self) -> list[int]:
+    """The works that have names."""
+    return [index for index, work in enumerate(self.works) if work.name]
+
+  def names(
+    self, chosen: Sequence[int]
+  ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of drops, and those of works, that `choose` chose."""
+    number = len(self.drops)
+    drops = tuple(self.drops[i].name for i in chosen if i < number)
+    works = tuple(self.works[i - number].name for i in chosen if i >= number)
+    return drops, works
 
 
 @functools.lru_cache(maxsize=_MAX_CHOICES_REMEMBERED)
@@ -93,7 +111,8 @@ def choose(
     max_deterministic_time: CP-SAT's work on each of two questions.
 
   Returns:
-    Indices of the drops, ascending; deterministic. The cheapest that could be
+    Indices of the drops, ascending, and behind them those of named works, which
+    are counted behind all drops; deterministic. The cheapest that could be
     found, if CP-SAT ran out of time.
   """
   if not problem.drops or (save_bytes is not None and save_bytes <= 0):
@@ -104,8 +123,7 @@ def choose(
   for need in problem.needs:
     trigger = (drops if need.is_drop else works)[need.trigger]
     served = [drops[drop].negated() for drop in need.stays]
-    if need.work is not None:
-      served.append(works[need.work])
+    served += [works[work] for work in need.works]
     model.add_bool_or([trigger.negated(), *served])
   sizes = [drop.size_bytes for drop in problem.drops]
   sizes += [-work.size_bytes for work in problem.works]
@@ -118,18 +136,21 @@ def choose(
   model.add(saving >= min(save_bytes or most_bytes, most_bytes))
   costs = [round(work.seconds * _PICOSECONDS_PER_S) for work in problem.works]
   relief = [round(drop.relief_s * _PICOSECONDS_PER_S) for drop in problem.drops]
-  # Of equally cheap choices the one with fewest drops is the least, so that no
-  # drop serves nothing.
-  scale = len(drops) + 1
-  model.minimize(
-    cp_model.LinearExpr.weighted_sum(
-      [*works, *drops],
-      [*(scale * cost for cost in costs), *(1 - scale * r for r in relief)],
-    )
-  )
+  named = problem.named_works
+  # Of equally cheap choices the one with fewest drops and named works is the
+  # least, so that none serves nothing.
+  scale = len(drops) + len(named) + 1
+  weights = [scale * cost for cost in costs]
+  for work in named:
+    weights[work] += 1
+  weights += [1 - scale * each for each in relief]
+  model.minimize(cp_model.LinearExpr.weighted_sum([*works, *drops], weights))
   solver = _solve(model, max_deterministic_time)
-  chosen = [bool(solver and solver.boolean_value(drop)) for drop in drops]
-  return tuple(index for index, is_chosen in enumerate(chosen) if is_chosen)
+  if solver is None:
+    return ()
+  chosen = [i for i, drop in enumerate(drops) if solver.boolean_value(drop)]
+  chosen += [len(drops) + w for w in named if solver.boolean_value(works[w])]
+  return tuple(chosen)
 
 
 class Chooser:

@@ -73,7 +73,8 @@ class Version:
     saved_bytes: Their bytes, of one device if there are several.
     extra_s: Estimated seconds that the step takes more; negative where storing
       took longer than making them again.
-    dropped: Names of those that loops do not stack.
+    dropped: Names of those that loops do not stack, and of what they stack in
+      their place.
     answers: What was chosen on the way; see `Recipe`.
     is_narrow: Likewise.
     updated_bytes: Likewise.
@@ -201,7 +202,7 @@ def stacking_less(
     step=base.step.with_jaxpr(rewritten.closed_jaxpr),
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes // parts,
-    dropped=rewritten.dropped,
+    dropped=(*rewritten.dropped, *rewritten.stacked),
     answers=rewritten.answers,
   )
 

@@ -29,13 +29,15 @@ RATES = cost.for_target("h200")
 def dropping(
   step: Callable[..., Any],
   *,
+  save_bytes: scan.SaveBytes = "all",
+  rates: cost.Rates = RATES,
   keep_bits: bool = True,
   seen: list[scan.Rewritten] | None = None,
 ) -> Callable[..., Any]:
-  """Returns a step whose loops drop all that they can, added to `seen`."""
+  """Returns a step whose loops drop so much, which is added to `seen`."""
 
   def rewrite(jaxpr: core.Jaxpr) -> core.Jaxpr:
-    result = scan.rewrite_step(jaxpr, "all", RATES, keep_bits=keep_bits)
+    result = scan.rewrite_step(jaxpr, save_bytes, rates, keep_bits=keep_bits)
     if seen is not None:
       seen.append(result)
     return result.closed_jaxpr
@@ -116,6 +118,28 @@ def layers(
 
   batch = normal(3, BATCH, WIDTH, dtype=dtype)
   return train(loss, weights(dtype, length), batch, optimizer)
+
+
+def cubes(size: int) -> Case:
+  """Two products of each layer, `size` wide, and the cubes of each.
+
+  Autodiff stacks cubes, which a product reads, and thrice the squares; both are
+  made of the product, which it does not stack.
+  """
+
+  def loss(params, batch):
+    def body(x, p):
+      hidden = jax.lax.integer_pow(x @ p["w"], 3)
+      return x + jax.lax.integer_pow(hidden @ p["v"], 3), None
+
+    x, _ = jax.lax.scan(body, batch, params)
+    return jnp.mean(jnp.square(x))
+
+  params = {
+    "w": normal(0, LENGTH, size, size),
+    "v": normal(1, LENGTH, size, size),
+  }
+  return train(loss, params, normal(3, size, size))
 
 
 def dropout() -> Case:

@@ -10,37 +10,45 @@ from jaxmem.versions.knapsack import Drop, DropProblem, Need, Work, choose
 
 
 def all_choices(problem: DropProblem) -> list[tuple[int, float]]:
-  """Returns saved bytes and seconds of every possible set of drops."""
-  numbers = range(len(problem.drops))
+  """Returns saved bytes and seconds of every possible choice."""
+  num_drops = len(problem.drops)
+  numbers = [*range(num_drops), *(num_drops + w for w in problem.named_works)]
   every = (
-    saving(problem, drops)
+    saving(problem, chosen)
     for size in range(len(numbers) + 1)
-    for drops in itertools.combinations(numbers, size)
+    for chosen in itertools.combinations(numbers, size)
   )
   return [found for found in every if found is not None]
 
 
 def random_problem(seed: int) -> DropProblem:
-  """A chain of equations, some of whose values are stacked."""
+  """A chain of equations, some of whose values are stacked, or could be."""
   rng = random.Random(seed)
   num_eqns = rng.randint(2, 9)
   stacked = rng.sample(range(num_eqns), rng.randint(1, min(num_eqns, 6)))
   works = [Work(rng.randint(0, 5) * 1e-6, 0) for _ in range(num_eqns)]
   works.append(Work(0.0, rng.randint(0, 30)))  # Stacks the carry.
+  further: dict[int, tuple[int, ...]] = {}
+  for eqn in range(num_eqns):
+    if eqn not in stacked and rng.random() < 0.4:
+      further[eqn] = (len(works),)
+      seconds = rng.randint(0, 2) * 1e-6
+      works.append(Work(seconds, rng.randint(1, 20), f"[{eqn}]"))
   forbidden = {i for i in range(num_eqns) if rng.random() < 0.1}
   drop_of = {eqn: drop for drop, eqn in enumerate(stacked)}
   needs = []
   for drop, eqn in enumerate(stacked):
-    work = None if eqn in forbidden else eqn
-    needs.append(Need(True, drop, (drop,), work))
+    again = () if eqn in forbidden else (eqn,)
+    needs.append(Need(True, drop, (drop,), again))
   for eqn in range(num_eqns):
     for operand in rng.sample(range(-1, eqn), min(eqn, rng.randint(1, 2))):
       if operand < 0:
-        needs.append(Need(False, eqn, (), num_eqns))
+        needs.append(Need(False, eqn, (), (num_eqns,)))
         continue
       stays = (drop_of[operand],) if operand in drop_of else ()
-      work = None if operand in forbidden else operand
-      needs.append(Need(False, eqn, stays, work))
+      again = () if operand in forbidden else (operand,)
+      served = again + further.get(operand, ())
+      needs.append(Need(False, eqn, stays, served))
   sizes = [rng.randint(1, 40) for _ in stacked]
   relief_s = [rng.randint(0, 3) * 1e-6 if seed % 2 else 0.0 for _ in stacked]
   drops = tuple(map(Drop, sizes, relief_s))
@@ -54,9 +62,9 @@ class ChooseTest(parameterized.TestCase):
       drops=(Drop(10), Drop(10), Drop(20)),
       works=(Work(4.0, 0), Work(5.0, 0)),
       needs=(
-        Need(True, 0, (0,), 0),
-        Need(True, 1, (1,), 0),
-        Need(True, 2, (2,), 1),
+        Need(True, 0, (0,), (0,)),
+        Need(True, 1, (1,), (0,)),
+        Need(True, 2, (2,), (1,)),
       ),
     )
     self.assertEqual(choose(problem, 20), (0, 1))
@@ -68,9 +76,9 @@ class ChooseTest(parameterized.TestCase):
       drops=(Drop(8), Drop(8)),
       works=(Work(9.0, 0), Work(1.0, 0)),
       needs=(
-        Need(True, 0, (0,), 0),
-        Need(True, 1, (1,), 1),
-        Need(False, 1, (0,), 0),
+        Need(True, 0, (0,), (0,)),
+        Need(True, 1, (1,), (1,)),
+        Need(False, 1, (0,), (0,)),
       ),
     )
     self.assertEqual(choose(problem, 8), (1,))
@@ -78,9 +86,27 @@ class ChooseTest(parameterized.TestCase):
     self.assertEqual(choose(problem, None), (0, 1))
     self.assertEqual(saving(problem, (0, 1)), (16, 10.0))
 
+  def test_one_stack_takes_the_place_of_two(self):
+    # Both are made of one value, which takes 9 s, or as many bytes as one.
+    problem = DropProblem(
+      drops=(Drop(8, name="a"), Drop(8, name="b")),
+      works=(Work(1.0), Work(1.0), Work(9.0), Work(2.0, 8, "product")),
+      needs=(
+        Need(True, 0, (0,), (0,)),
+        Need(True, 1, (1,), (1,)),
+        Need(False, 0, (), (2, 3)),
+        Need(False, 1, (), (2, 3)),
+      ),
+    )
+    self.assertEqual(choose(problem, 8), (0, 1, 5))
+    self.assertEqual(problem.names((0, 1, 5)), (("a", "b"), ("product",)))
+    self.assertEqual(saving(problem, (0, 1, 5)), (8, 4.0))
+    self.assertEqual(choose(problem, 9), (0, 1))
+    self.assertEqual(saving(problem, (0, 1)), (16, 11.0))
+
   def test_what_saves_less_than_it_takes_stays(self):
     problem = DropProblem(
-      drops=(Drop(8),), works=(Work(0.0, 9),), needs=(Need(True, 0, (), 0),)
+      drops=(Drop(8),), works=(Work(0.0, 9),), needs=(Need(True, 0, (), (0,)),)
     )
     self.assertEqual(choose(problem, None), ())
     self.assertEqual(choose(problem, 1), ())

@@ -8,6 +8,7 @@ import pytest
 import scan_cases
 from absl.testing import absltest, parameterized
 
+from jaxmem import cost
 from jaxmem.versions import scan
 
 _NUM_STEPS = 3
@@ -52,6 +53,17 @@ class ParityTest(parameterized.TestCase):
     self.assertLen(seen, 1)
     self.assertNotEmpty(seen[0].dropped)
     self.assertGreater(seen[0].saved_bytes, 0)
+    self.assert_bit_equal(got, expected)
+
+  def test_a_product_may_be_stacked_instead(self):
+    step, args = scan_cases.cubes(128)
+    seen = []
+    size_bytes = 4 * 128 * 128 * scan_cases.LENGTH
+    dropping = scan_cases.dropping(
+      step, save_bytes=size_bytes, rates=cost.for_target("cpu"), seen=seen
+    )
+    got, expected = run(jax.jit(dropping), args), run(jax.jit(step), args)
+    self.assertNotEmpty(seen[0].stacked)
     self.assert_bit_equal(got, expected)
 
   def test_bits_may_go_for_time(self):

@@ -12,7 +12,7 @@ from drop_problems import saving
 from jax.extend import core
 
 from benchmarks import zoo
-from jaxmem import targets
+from jaxmem import cost, targets
 from jaxmem.versions import scan
 from jaxmem.versions.knapsack import choose
 from jaxmem.versions.scan.levels import make_level
@@ -269,7 +269,7 @@ class RewriteTest(parameterized.TestCase):
       sum(len(e.outvars) for e in j.eqns if e.primitive.name == "scan")
       for j in (level.jaxpr, changed)
     )
-    self.assertEqual(after, before - 1 + len(recipe.carries))
+    self.assertEqual(after, before - 1 + len(recipe.further))
 
   def test_temporaries_shrink_as_predicted(self):
     step, (params, state, _) = scan_cases.layers(length=8)
@@ -282,6 +282,26 @@ class RewriteTest(parameterized.TestCase):
     )
     saved = before - after
     self.assertAlmostEqual(saved / seen[0].saved_bytes, 1.0, delta=0.1)
+
+  def test_a_product_is_stacked_in_place_of_what_is_made_of_it(self):
+    rates = cost.for_target("cpu")
+    step, args = scan_cases.cubes(512)
+    jaxpr = jax.make_jaxpr(step)(*args)
+    level = make_level(jaxpr)
+    ((pair, _),) = level.walk()
+    # Less than half: what is dropped is twice what is stacked.
+    save_bytes = sum(r.size_bytes for r in pair.residuals) // 3
+    rewritten = scan.rewrite_step(jaxpr, save_bytes, rates)
+    self.assertNotEmpty(rewritten.stacked)
+    names = {pair.stack_name(v): v for e in pair.body.eqns for v in e.outvars}
+    for name in rewritten.stacked:
+      made = pair.body.eqns[pair.body.definers[names[name]]]
+      self.assertEqual(made.primitive.name, "dot_general")
+    self.assertGreaterEqual(rewritten.saved_bytes, save_bytes)
+    # No product runs again.
+    recipe = make_recipe(pair, {*rewritten.dropped, *rewritten.stacked})
+    again = [pair.body.eqns[index].primitive.name for index in recipe.eqns]
+    self.assertNotIn("dot_general", again)
 
   @pytest.mark.slow
   def test_derivatives_from_outside(self):

@@ -58,11 +58,11 @@ def _problem(
         work_of[index] = len(works)
         works.append(Work(equation_seconds(eqns[index], rates)))
       if var in needed:
-        needs.append(Need(True, number[var], (), work_of[index]))
+        needs.append(Need(True, number[var], (), (work_of[index],)))
     for index, work in work_of.items():
       for var in _reached(group, operands(eqns[index])):
         other = work_of[group.needs[var]]
-        needs.append(Need(False, work, (number[var],), other))
+        needs.append(Need(False, work, (number[var],), (other,)))
   drops = tuple(Drop(num_bytes(v)) for v in candidates)
   return DropProblem(drops, tuple(works), tuple(needs))
 

@@ -73,6 +73,7 @@ class Pair:
   """A forward loop and the backward loop that reads its stacks.
 
   Attributes:
+    name: Of the forward loop, unique within a program.
     forward: The forward loop's equation in the level's jaxpr.
     backward: The backward loop's.
     body: The forward body, flat.
@@ -88,6 +89,7 @@ class Pair:
     hoisted: Broadcasts that the loops could do themselves.
   """
 
+  name: str
   forward: int
   backward: int
   body: Values
@@ -110,6 +112,11 @@ class Pair:
     """Returns what backward loops read without some: values, their stacks."""
     stays = [r for r in self.residuals if r.name not in dropped]
     return {**self.kept, **{v: r.stack for r in stays for v in r.readable}}
+
+  def stack_name(self, var: core.Var) -> str:
+    """Returns what a stack of a result in the forward body is called."""
+    eqn = self.body.definers[var]
+    return f"{self.name}[{eqn}.{self.body.eqns[eqn].outvars.index(var)}]"
 
   def is_possible(self, residual: Residual) -> bool:
     """Whether the backward loop could make a residual anew, alone."""
@@ -186,6 +193,7 @@ def _pairs_of(
       continue
     others = [r for b, group in groups.items() if b != backward for r in group]
     pair = Pair(
+      name=name,
       forward=index,
       backward=backward,
       body=Values(body),

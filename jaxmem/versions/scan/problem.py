@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from jax.extend import core
 
 from jaxmem.cost import Rates
-from jaxmem.versions.equation_cost import equation_seconds
+from jaxmem.versions.equation_cost import equation_seconds, is_heavy_eqn
 from jaxmem.versions.knapsack import Drop, DropProblem, Need, Work
 from jaxmem.versions.scan.levels import Level
 from jaxmem.versions.scan.pairs import Pair
-from jaxmem.versions.values import operands
+from jaxmem.versions.values import num_bytes, operands, results
 
 
 def make_problem(level: Level, rates: Rates, *, is_fused: bool) -> DropProblem:
@@ -28,7 +28,10 @@ def make_problem(level: Level, rates: Rates, *, is_fused: bool) -> DropProblem:
       for index, eqn in enumerate(pair.body.eqns)
       if index not in pair.forbidden
     }
-    _add_needs(pair, within.num_shards, len(drops), seconds, works, needs)
+    stacks = _further_stacks(pair, within, rates)
+    _add_needs(
+      pair, within.num_shards, len(drops), seconds, stacks, works, needs
+    )
     drops += _drops(pair, within, rates, is_fused=is_fused)
   return DropProblem(tuple(drops), tuple(works), tuple(needs))
 
@@ -37,14 +40,11 @@ def _drops(
   pair: Pair, level: Level, rates: Rates, *, is_fused: bool
 ) -> list[Drop]:
   """Returns what a pair can drop: its residuals, then its broadcasts."""
-
-  def relief_s(num_bytes: float) -> float:
-    seconds = rates.seconds({}, 0.0, num_bytes) - rates.launch_s
-    return shards * level.num_runs * seconds
-
   shards = level.num_shards
   drops = [
-    Drop(shards * r.size_bytes, relief_s(2.0 * r.size_bytes), r.name)
+    Drop(
+      shards * r.size_bytes, _moving_s(2.0 * r.size_bytes, level, rates), r.name
+    )
     for r in pair.residuals
   ]
   for hoisted in pair.hoisted:
@@ -52,9 +52,40 @@ def _drops(
     # broadcast within an iteration takes nothing if it is fused with what
     # reads it, and otherwise about as much.
     num_bytes = (1.0 + 2.0 * pair.length) * hoisted.size_bytes
-    seconds = relief_s(num_bytes) if is_fused else 0.0
+    seconds = _moving_s(num_bytes, level, rates) if is_fused else 0.0
     drops.append(Drop(shards * hoisted.size_bytes, seconds, hoisted.name))
   return drops
+
+
+def _moving_s(num_bytes: float, level: Level, rates: Rates) -> float:
+  """Returns what it takes to read or write so much whenever a level runs."""
+  seconds = rates.seconds({}, 0.0, num_bytes) - rates.launch_s
+  return level.num_shards * level.num_runs * seconds
+
+
+def _further_stacks(
+  pair: Pair, level: Level, rates: Rates
+) -> dict[core.Var, Work]:
+  """Returns what the forward loop could stack in place of what it drops.
+
+  Autodiff stacks what derivatives are made of, and not what both a value and
+  its derivative are made of. Only results of products and other heavy
+  equations are worth a stack; the rest is as well made again. Their kernels
+  write to memory of their own, from which slices are copied into the stack.
+  """
+  found: dict[core.Var, Work] = {}
+  stays = {var for residual in pair.residuals for var in residual.readable}
+  launch_s = level.num_shards * level.num_runs * pair.length * rates.launch_s
+  for eqn in filter(is_heavy_eqn, pair.body.eqns):
+    for var in results(eqn):
+      size_bytes = pair.length * num_bytes(var)
+      if size_bytes and var not in stays and var not in pair.kept:
+        found[var] = Work(
+          launch_s + _moving_s(3.0 * size_bytes, level, rates),
+          level.num_shards * size_bytes,
+          pair.stack_name(var),
+        )
+  return found
 
 
 def _add_needs(
@@ -62,19 +93,20 @@ def _add_needs(
   num_shards: int,
   first: int,
   seconds: Mapping[int, float],
+  further_stacks: Mapping[core.Var, Work],
   works: list[Work],
   needs: list[Need],
 ) -> None:
   """Adds what the residuals of a pair need, and the works that serve it.
 
   The first residual is the drop `first`; `seconds` says what equations of the
-  forward body take in one step.
+  forward body take in one step, `further_stacks` what could be stacked besides.
   """
   stays: dict[core.Var, tuple[int, ...]] = {}
   for drop, residual in enumerate(pair.residuals, first):
     for var in residual.readable:
       stays[var] = (*stays.get(var, ()), drop)
-  # By an input or equation of the body, the work for it.
+  # By an input or equation of the body, or a further stack, the work for it.
   work_of: dict[core.Var | int, int] = {}
   pending: list[int] = []
 
@@ -87,7 +119,7 @@ def _add_needs(
     # A stack of its own would only replace the one of a carry that is there.
     is_stacked = var in stays and var in pair.carries
     if index in pair.forbidden or is_stacked:
-      needs.append(Need(is_drop, trigger, stays.get(var, ()), None))
+      needs.append(Need(is_drop, trigger, stays.get(var, ()), ()))
       return
     if index is None and not pair.input_bytes.get(var):
       return  # A constant of the body, or an operand that is there anyway.
@@ -98,7 +130,13 @@ def _add_needs(
       else:
         works.append(Work(seconds[index]))
         pending.append(index)
-    needs.append(Need(is_drop, trigger, stays.get(var, ()), work_of[key]))
+    served = [work_of[key]]
+    if var in further_stacks:
+      if var not in work_of:
+        work_of[var] = len(works)
+        works.append(further_stacks[var])
+      served.append(work_of[var])
+    needs.append(Need(is_drop, trigger, stays.get(var, ()), tuple(served)))
 
   for drop, residual in enumerate(pair.residuals, first):
     for var in residual.needed:

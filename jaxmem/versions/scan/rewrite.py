@@ -29,7 +29,7 @@ from jaxmem.versions.rules import run_again
 from jaxmem.versions.scan.hoisted import sink
 from jaxmem.versions.scan.levels import Level
 from jaxmem.versions.scan.pairs import Pair, Read, Residual
-from jaxmem.versions.values import Values, results
+from jaxmem.versions.values import Values, num_bytes, results
 
 # What XLA looks through when it simplifies.
 _SEEN_THROUGH = frozenset(
@@ -51,7 +51,8 @@ class Recipe:
     eqns: Equations of the forward body, in program order.
     operands: Inputs of the forward body that the forward loop is given: its
       constants and slices.
-    carries: Carries that the forward loop has to stack in addition.
+    further: Carries, and results of its equations, that the forward loop has to
+      stack in addition.
     stacks: Stacks that stay and are read: value in the body, stack outside.
     extra_bytes: Of the additional stacks and of operands that live longer.
   """
@@ -59,7 +60,7 @@ class Recipe:
   dropped: tuple[Residual, ...]
   eqns: tuple[int, ...]
   operands: tuple[core.Var, ...]
-  carries: tuple[core.Var, ...]
+  further: tuple[core.Var, ...]
   stacks: Mapping[core.Var, core.Var]
   extra_bytes: int
 
@@ -73,23 +74,34 @@ def make_recipe(pair: Pair, dropped: Collection[str]) -> Recipe:
   """Says how to recompute some residuals of a pair from everything else.
 
   A value that is stacked is read; anything else is computed from what it
-  depends on. So the names of residuals that are dropped determine the rest; of
-  the pair's, none may need an equation that must not run twice.
+  depends on. So the names of residuals that are dropped, and of values that are
+  stacked besides, determine the rest; of the pair's, none may need an equation
+  that must not run twice.
   """
   gone = tuple(r for r in pair.residuals if r.name in dropped)
   readable = pair.readable_stacks(dropped)
+  further = {
+    v
+    for eqn in pair.body.eqns
+    for v in results(eqn)
+    if pair.stack_name(v) in dropped
+  }
   wanted = [var for residual in gone for var in residual.needed]
-  eqns, read = pair.body.remake(wanted, readable.__contains__)
+  there = {*readable, *further}
+  eqns, read = pair.body.remake(wanted, there.__contains__)
   assert pair.forbidden.isdisjoint(eqns)
   given = {*read} - {*readable}
   inputs = [var for var in pair.body.jaxpr.invars if var in given]
+  carries = [var for var in inputs if var in pair.carries]
+  made = [var for var in read if var in further]
   return Recipe(
     dropped=gone,
     eqns=eqns,
     operands=tuple(var for var in inputs if var not in pair.carries),
-    carries=tuple(var for var in inputs if var in pair.carries),
+    further=(*carries, *made),
     stacks={var: readable[var] for var in read if var in readable},
-    extra_bytes=sum(pair.input_bytes.get(var, 0) for var in inputs),
+    extra_bytes=sum(pair.input_bytes.get(var, 0) for var in inputs)
+    + pair.length * sum(map(num_bytes, made)),
   )
 
 
@@ -100,7 +112,8 @@ def rewrite_level(
 
   Args:
     level: The jaxpr and its pairs.
-    dropped: Names of residuals, of this level or within.
+    dropped: Names of residuals, of this level or within, and of what is stacked
+      besides.
     keep_bits: Whether recomputed residuals pass barriers.
 
   Returns:
@@ -159,12 +172,12 @@ def _without(
 def _forward(
   pair: Pair, recipe: Recipe, eqn: core.JaxprEqn
 ) -> tuple[core.JaxprEqn, list[core.Var]]:
-  """Returns the forward loop, and the stacks of carries that it has now."""
+  """Returns the forward loop, and the further stacks that it has now."""
   num_consts, num_carry = internals.scan_counts(eqn)
   gone = {num_carry + residual.position for residual in recipe.dropped}
   stays = [p for p in range(len(eqn.outvars)) if p not in gone]
   body = pair.body.jaxpr
-  outvars = [*(body.outvars[p] for p in stays), *recipe.carries]
+  outvars = [*(body.outvars[p] for p in stays), *recipe.further]
   changed = internals.with_scan_body(
     eqn,
     flatten(body.replace(outvars=outvars), keep=CUSTOM_DERIVATIVES),
@@ -191,7 +204,7 @@ def _backward(
   pair: Pair,
   recipe: Recipe,
   eqns: Sequence[core.JaxprEqn],
-  carry_stacks: Sequence[core.Var],
+  further_stacks: Sequence[core.Var],
   keep_bits: bool,
 ) -> core.JaxprEqn:
   """Returns the backward loop, which makes the dropped residuals itself."""
@@ -210,7 +223,7 @@ def _backward(
     if var in recipe.operands:
       kind = consts if number < num_forward_consts else slices
       known[var] = pass_operand(kind, forward.invars[number], var)
-  stacks = zip(recipe.carries, carry_stacks, strict=True)
+  stacks = zip(recipe.further, further_stacks, strict=True)
   for var, stack in (*stacks, *recipe.stacks.items()):
     known[var] = pass_operand(slices, stack, var)
   inliner = Inliner(CUSTOM_DERIVATIVES)

@@ -25,6 +25,7 @@ class Rewritten:
   Attributes:
     closed_jaxpr: The step; the one that was given if nothing is dropped.
     dropped: Which loops, and which of their stacks or constants were dropped.
+    stacked: Likewise, which values they stack in place of these.
     saved_bytes: Estimate of what is saved, stacks that had to be added
       deducted. It adds what may not be live at once, such as loops one after
       the other.
@@ -33,6 +34,7 @@ class Rewritten:
 
   closed_jaxpr: core.Jaxpr
   dropped: tuple[str, ...]
+  stacked: tuple[str, ...]
   saved_bytes: int
   answers: tuple[tuple[int, ...], ...] = ()
 
@@ -74,19 +76,24 @@ def rewrite_step(
     The step, with equal results.
   """
   remaining = None if save_bytes == "all" else save_bytes
-  result = Rewritten(closed_jaxpr=closed_jaxpr, dropped=(), saved_bytes=0)
+  result = Rewritten(
+    closed_jaxpr=closed_jaxpr, dropped=(), stacked=(), saved_bytes=0
+  )
   chooser = Chooser(known)
   for _ in range(_MAX_ROUNDS):
     level = make_level(result.closed_jaxpr)
     problem = make_problem(level, rates, is_fused=not keep_bits)
-    drops = chooser.drops(problem, remaining)
-    names = tuple(problem.drops[drop].name for drop in drops)
-    if not names:
+    chosen = chooser.drops(problem, remaining)
+    dropped, stacked = problem.names(chosen)
+    if not dropped:
       break
-    changed, saved_bytes = rewrite_level(level, names, keep_bits=keep_bits)
+    changed, saved_bytes = rewrite_level(
+      level, {*dropped, *stacked}, keep_bits=keep_bits
+    )
     result = Rewritten(
       closed_jaxpr=changed,
-      dropped=result.dropped + names,
+      dropped=result.dropped + dropped,
+      stacked=result.stacked + stacked,
       saved_bytes=result.saved_bytes + saved_bytes,
     )
     if remaining is not None:
