@@ -142,6 +142,34 @@ def cubes(size: int) -> Case:
   return train(loss, params, normal(3, size, size))
 
 
+def scaled() -> Case:
+  """Two norms of each layer that share a scale, which Flax multiplies first.
+
+  What is multiplied is broadcast, each along other dimensions, and the scale is
+  broadcast once more for the gradients of either norm.
+  """
+  width = 64
+
+  def norm(x, scale):
+    mean = jnp.square(x).mean(-1, keepdims=True)
+    return x * (jax.lax.rsqrt(mean + 1e-3) * scale)
+
+  def loss(params, batch):
+    def body(x, p):
+      x = x + jnp.tanh(norm(x, p["b"]) @ p["w"])
+      return x + jnp.tanh(norm(x, p["b"]) @ p["v"]), None
+
+    x, _ = jax.lax.scan(body, batch, params)
+    return jnp.mean(jnp.square(x))
+
+  params = {
+    "w": normal(0, LENGTH, width, width),
+    "v": normal(1, LENGTH, width, width),
+    "b": 1 + normal(2, LENGTH, width),
+  }
+  return train(loss, params, normal(3, 4, 64, width))
+
+
 def dropout() -> Case:
   """Masks from a key that is carried, and from keys that are scanned."""
 
@@ -331,6 +359,8 @@ _NOTHING = jax.checkpoint_policies.nothing_saveable
 
 # Every step that must lose residuals and keep its results.
 CASES: dict[str, Callable[[], Case]] = {
+  "cubes": functools.partial(cubes, WIDTH),
+  "scaled": scaled,
   "layers": functools.partial(layers, optimizer=optax.adamw(1e-2)),
   "bfloat16": functools.partial(layers, dtype=jnp.bfloat16),
   "reverse_unrolled": functools.partial(layers, reverse=True, unroll=2),

@@ -3,17 +3,28 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scan_cases
 from absl.testing import absltest, parameterized
+from rewritten import rewritten
 
-from jaxmem import cost
 from jaxmem.versions import scan
+from jaxmem.versions.scan.levels import make_level
+from jaxmem.versions.scan.rewrite import rewrite_level
 
 _NUM_STEPS = 3
 # Of each kind one.
-_QUICK_CASES = ("layers", "dropout", "masked", "nested", "custom", "branches")
+_QUICK_CASES = (
+  "layers",
+  "scaled",
+  "dropout",
+  "masked",
+  "nested",
+  "custom",
+  "branches",
+)
 
 
 def run(step: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -55,16 +66,61 @@ class ParityTest(parameterized.TestCase):
     self.assertGreater(seen[0].saved_bytes, 0)
     self.assert_bit_equal(got, expected)
 
-  def test_a_product_may_be_stacked_instead(self):
-    step, args = scan_cases.cubes(128)
-    seen = []
-    size_bytes = 4 * 128 * 128 * scan_cases.LENGTH
-    dropping = scan_cases.dropping(
-      step, save_bytes=size_bytes, rates=cost.for_target("cpu"), seen=seen
-    )
-    got, expected = run(jax.jit(dropping), args), run(jax.jit(step), args)
-    self.assertNotEmpty(seen[0].stacked)
-    self.assert_bit_equal(got, expected)
+  @parameterized.parameters(2, 3, 5)
+  def test_bits_of_some_drops_are_equal(self, stride):
+    """What stays is read by what runs again, too, and by the backward pass."""
+    step, args = scan_cases.CASES["scaled"]()
+
+    def rewrite(jaxpr):
+      level = make_level(jaxpr)
+      ((pair, _),) = level.walk()
+      names = [r.name for r in pair.residuals][::stride]
+      return rewrite_level(level, {*names}, keep_bits=True)[0]
+
+    got = run(jax.jit(rewritten(step, rewrite)), args)
+    self.assert_bit_equal(got, run(jax.jit(step), args))
+
+  @parameterized.parameters("cubes", "layers", "dropout")
+  def test_products_may_be_stacked_instead(self, name):
+    self._check_stacks(name)
+
+  @parameterized.parameters("bfloat16", "custom", "several")
+  @pytest.mark.slow
+  def test_products_of_others_may_be_stacked_instead(self, name):
+    self._check_stacks(name)
+
+  def _check_stacks(self, name):
+    """Drops all, and stacks all products instead, whatever that takes."""
+    step, args = scan_cases.CASES[name]()
+    stacked = []
+
+    def rewrite(jaxpr):
+      level = make_level(jaxpr)
+      pairs = [pair for pair, _ in level.walk()]
+      products = [
+        pair.stack_name(var)
+        for pair in pairs
+        for eqn in pair.body.eqns
+        if eqn.primitive.name == "dot_general"
+        for var in eqn.outvars
+      ]
+      residuals = {r.name for pair in pairs for r in pair.residuals}
+      stacked.extend(products)
+      changed, _ = rewrite_level(
+        level, {*residuals, *products}, keep_bits=False
+      )
+      return changed
+
+    got = run(jax.jit(rewritten(step, rewrite)), args)
+    self.assertNotEmpty(stacked)
+    for one, other in zip(got, run(jax.jit(step), args), strict=True):
+      tolerance = 2e-2 if one.dtype == jnp.bfloat16 else 1e-4
+      np.testing.assert_allclose(
+        np.asarray(one, np.float64),
+        np.asarray(other, np.float64),
+        rtol=tolerance,
+        atol=0.1 * tolerance,
+      )
 
   def test_bits_may_go_for_time(self):
     step, args = scan_cases.CASES["layers"]()

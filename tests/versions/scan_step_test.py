@@ -291,7 +291,7 @@ class RewriteTest(parameterized.TestCase):
     ((pair, _),) = level.walk()
     # Less than half: what is dropped is twice what is stacked.
     save_bytes = sum(r.size_bytes for r in pair.residuals) // 3
-    rewritten = scan.rewrite_step(jaxpr, save_bytes, rates)
+    rewritten = scan.rewrite_step(jaxpr, save_bytes, rates, keep_bits=False)
     self.assertNotEmpty(rewritten.stacked)
     names = {pair.stack_name(v): v for e in pair.body.eqns for v in e.outvars}
     for name in rewritten.stacked:

@@ -28,7 +28,9 @@ def make_problem(level: Level, rates: Rates, *, is_fused: bool) -> DropProblem:
       for index, eqn in enumerate(pair.body.eqns)
       if index not in pair.forbidden
     }
-    stacks = _further_stacks(pair, within, rates)
+    # XLA may fuse a product with an addition, or lay it out otherwise, where
+    # nothing else reads it: a stack of it could change bits.
+    stacks = _further_stacks(pair, within, rates) if is_fused else {}
     _add_needs(
       pair, within.num_shards, len(drops), seconds, stacks, works, needs
     )

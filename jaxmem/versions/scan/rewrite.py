@@ -1,14 +1,4 @@
-"""Writes pairs of loops anew, without the residuals that were dropped.
-
-To keep the bits, a recomputed residual passes an optimization barrier before it
-is read, as it was written to memory before. Otherwise XLA would fuse it with
-its readers and simplify across the two (the product of two exponentials becomes
-the exponential of a sum), and the last bits of the gradients would not be those
-of the original step. What is between recomputed values is fused and simplified
-as it was in the forward loop. A product, in float32 or more, of values that are
-exact themselves passes without a barrier: the backward pass multiplies it once
-more, and it need not be written to memory for that.
-"""
+"""Writes pairs of loops anew, without the residuals that were dropped."""
 
 import dataclasses
 import itertools
@@ -22,24 +12,17 @@ from jaxmem.jaxpr import (
   Inliner,
   flatten,
   internals,
-  memory,
 )
 from jaxmem.versions.bodies import with_body
 from jaxmem.versions.rules import run_again
+from jaxmem.versions.scan.guards import broadcast_apart, guarded
 from jaxmem.versions.scan.hoisted import sink
 from jaxmem.versions.scan.levels import Level
 from jaxmem.versions.scan.pairs import Pair, Read, Residual
-from jaxmem.versions.values import Values, num_bytes, results
-
-# What XLA looks through when it simplifies.
-_SEEN_THROUGH = frozenset(
-  """
-  broadcast_in_dim copy name neg reshape squeeze stop_gradient transpose
-  """.split()
+from jaxmem.versions.values import (
+  num_bytes,
+  results,
 )
-_PRODUCTS = frozenset({"mul", "square"})
-# XLA computes narrower types in float32, and may leave the rounding out.
-_EXACT_ITEMSIZE = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -254,16 +237,16 @@ def _recompute(
   """Appends the equations of a recipe; returns the dropped values."""
   body = pair.body
   eqns = [body.eqns[index] for index in recipe.eqns]
+  if keep_bits:
+    eqns = broadcast_apart(eqns, known)
   exact: dict[core.Var, core.Var] = {var: var for var in known}
   # A loop needs no barrier, since XLA fuses it with nothing.
   unguarded = [e for e in eqns if not keep_bits or e.primitive.name == "scan"]
   exact |= {var: var for eqn in unguarded for var in eqn.outvars}
   wanted = {var for residual in recipe.dropped for var in residual.needed}
-  for var in (v for index in recipe.eqns for v in results(body.eqns[index])):
-    is_guarded = var in wanted and var not in exact
-    if is_guarded and not _is_plain_product(body, var, exact):
-      eqns.append(internals.barrier(body.eqns[body.definers[var]], [var]))
-      exact[var] = eqns[-1].outvars[0]
+  for group in guarded(body, recipe.eqns, wanted, exact):
+    eqns.append(internals.barrier(body.eqns[body.definers[group[0]]], group))
+    exact.update(zip(group, eqns[-1].outvars, strict=True))
 
   def read(atom: Atom) -> Atom:
     """What the backward loop reads: exact values, or products of them."""
@@ -278,37 +261,6 @@ def _recompute(
 
   outvars = [read(residual.value) for residual in recipe.dropped]
   return run_again(inliner, body.jaxpr.replace(eqns=eqns), known, outvars)
-
-
-def _is_plain_product(
-  body: Values, var: core.Var, exact: Collection[core.Var]
-) -> bool:
-  """Whether nothing but one multiplication makes it from exact values."""
-  eqn, var = _origin(body, var, ())
-  if eqn is None or eqn.primitive.name not in _PRODUCTS:
-    return False
-  if memory.itemsize(var.aval) < _EXACT_ITEMSIZE:
-    return False
-  factors = [
-    _origin(body, factor, exact)[1]
-    for factor in eqn.invars
-    if isinstance(factor, core.Var)
-  ]
-  return len(factors) == len(eqn.invars) and all(v in exact for v in factors)
-
-
-def _origin(
-  body: Values, var: core.Var, exact: Collection[core.Var]
-) -> tuple[core.JaxprEqn | None, core.Var]:
-  """Returns what a variable is another shape of, and what defines that."""
-  while var in body.definers and var not in exact:
-    eqn = body.eqns[body.definers[var]]
-    operand = eqn.invars[0] if eqn.invars else None
-    is_view = eqn.primitive.name in _SEEN_THROUGH
-    if not is_view or not isinstance(operand, core.Var):
-      return eqn, var
-    var = operand
-  return None, var
 
 
 def _apply(inliner: Inliner, read: Read, value: Atom) -> Atom:
