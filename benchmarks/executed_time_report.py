@@ -377,12 +377,16 @@ def _summary_cells(rows: Sequence[page.Row]) -> list[str]:
     f"`{rows[0]['step']}`",
     *_mean_and_worst(wall),
     *_mean_and_worst(cpu),
-    f"{rank_correlation(rows, 'wall'):.2f}",
-    f"{rank_correlation(rows, 'cpu'):.2f}",
+    *_rank_correlations(rows),
     f"{np.median(planning):.1f}",
     f"{max(planning):.1f}",
     str(sum("error" in row for row in rows)),
   ]
+
+
+def _rank_correlations(rows: Sequence[page.Row]) -> list[str]:
+  found = [rank_correlation(rows, what) for what in ("wall", "cpu")]
+  return ["" if math.isnan(each) else f"{each:.2f}" for each in found]
 
 
 def _mean_and_worst(ratios: Sequence[float]) -> list[str]:
