@@ -66,8 +66,15 @@ class ParityTest(parameterized.TestCase):
     self.assertGreater(seen[0].saved_bytes, 0)
     self.assert_bit_equal(got, expected)
 
-  @parameterized.parameters(2, 3, 5)
-  def test_bits_of_some_drops_are_equal(self, stride):
+  def test_bits_of_some_drops_are_equal(self):
+    self._check_some(2)
+
+  @parameterized.parameters(3, 5)
+  @pytest.mark.slow
+  def test_bits_of_fewer_drops_are_equal(self, stride):
+    self._check_some(stride)
+
+  def _check_some(self, stride):
     """What stays is read by what runs again, too, and by the backward pass."""
     step, args = scan_cases.CASES["scaled"]()
 
@@ -80,11 +87,12 @@ class ParityTest(parameterized.TestCase):
     got = run(jax.jit(rewritten(step, rewrite)), args)
     self.assert_bit_equal(got, run(jax.jit(step), args))
 
-  @parameterized.parameters("cubes", "layers", "dropout")
-  def test_products_may_be_stacked_instead(self, name):
-    self._check_stacks(name)
+  def test_products_may_be_stacked_instead(self):
+    self._check_stacks("cubes")
 
-  @parameterized.parameters("bfloat16", "custom", "several")
+  @parameterized.parameters(
+    "bfloat16", "custom", "dropout", "layers", "several"
+  )
   @pytest.mark.slow
   def test_products_of_others_may_be_stacked_instead(self, name):
     self._check_stacks(name)
