@@ -25,7 +25,7 @@ from jaxmem import cost
 from jaxmem.versions import scan
 
 _FIRST = flags.DEFINE_integer("first", 0, "The first seed.")
-_COUNT = flags.DEFINE_integer("count", 60, "How many layers.")
+_COUNT = flags.DEFINE_integer("count", 60, "How many random steps.")
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 _WIDTH = 64
@@ -36,7 +36,7 @@ Params = dict[str, jax.Array]
 Operation = Callable[[jax.Array, Params], jax.Array]
 
 
-def _root_mean_square(x: jax.Array) -> jax.Array:
+def _inverse_root_mean_square(x: jax.Array) -> jax.Array:
   return jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-3)
 
 
@@ -61,8 +61,8 @@ _FUNCTIONS = (
   jnp.sin,
 )
 _OPERATIONS: tuple[Operation | None, ...] = (
-  lambda x, p: x * (_root_mean_square(x) * p["scale"]),
-  lambda x, p: (x * _root_mean_square(x)) * p["scale"],
+  lambda x, p: x * (_inverse_root_mean_square(x) * p["scale"]),
+  lambda x, p: (x * _inverse_root_mean_square(x)) * p["scale"],
   _layer_norm,
   lambda x, p: x @ p["first"] + p["bias"],
   lambda x, p: x @ p["second"],

@@ -19,6 +19,7 @@ from benchmarks.held_out.step import (
   layers_and_ends,
   make_step,
   standardize,
+  with_optimizer,
 )
 
 Params = Any
@@ -104,15 +105,12 @@ def policy_epochs() -> Step:
     (params, state), values = jax.lax.scan(epoch, (params, state), keys)
     return params, state, values.mean()
 
-  def init_both(key: jax.Array) -> tuple[Params, Any]:
-    params = init(key)
-    return params, optimizer.init(params)
-
   batch = [
     floats(num_steps, num_envs, size),
     floats(num_steps, num_envs),
     integers(num_steps, num_envs),
   ]
+  init_both = with_optimizer(init, optimizer)
   return make_step(train_step, init_both, batch, num_classes=num_actions)
 
 

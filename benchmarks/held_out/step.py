@@ -87,11 +87,20 @@ def make_train_step(
     updates, opt_state = optimizer.update(gradients, opt_state, params)
     return optax.apply_updates(params, updates), opt_state, value
 
+  init_both = with_optimizer(init, optimizer)
+  return make_step(train_step, init_both, batch, num_classes=num_classes)
+
+
+def with_optimizer(
+  init: Callable[[jax.Array], Any], optimizer: optax.GradientTransformation
+) -> Callable[[jax.Array], tuple[Any, Any]]:
+  """Returns what makes parameters and the optimizer's state of a key."""
+
   def init_both(key: jax.Array) -> tuple[Any, Any]:
     params = init(key)
     return params, optimizer.init(params)
 
-  return make_step(train_step, init_both, batch, num_classes=num_classes)
+  return init_both
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:

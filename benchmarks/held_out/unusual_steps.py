@@ -190,7 +190,7 @@ def natural_gradient() -> Step:
   """Builds a step along a curvature that a loop solves for; no optimizer.
 
   Martens, Deep Learning via Hessian-Free Optimization, 2010: conjugate
-  gradients on products with the Gauss-Newton matrix, until they have converged.
+  gradients on products with the Gauss-Newton matrix, 8 at most.
   """
   width, num_layers = 256, 5
 

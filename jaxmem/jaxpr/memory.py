@@ -59,6 +59,11 @@ def shape(aval: Any) -> tuple[int, ...]:
   return getattr(aval, "shape", ())
 
 
+def num_elements(aval: Any) -> int:
+  """Returns how many elements an array has."""
+  return math.prod(shape(aval))
+
+
 def renamed(eqn: core.JaxprEqn, *, views: bool) -> bool:
   """Whether each result of an equation lies where its operand lies.
 

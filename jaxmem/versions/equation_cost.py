@@ -9,7 +9,6 @@ this for compiled modules.
 
 import math
 from collections.abc import Iterable
-from typing import Any
 
 from jax.extend import core
 
@@ -104,14 +103,14 @@ def scalar_flops(eqn: core.JaxprEqn, rates: Rates) -> float:
   if factorized is not None:
     return factorized / rates.efficiency.factorized
   if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
-    return sum(_elements(v.aval) for v in eqn.invars)
+    return sum(memory.num_elements(v.aval) for v in eqn.invars)
   if bodies:
     return num_runs(eqn) * sum(
       scalar_flops(inner, rates) for body in bodies for inner in body.eqns
     )
   if memory.renamed(eqn, views=True) or product_flops(eqn):
     return 0.0
-  elements = sum(_elements(v.aval) for v in eqn.outvars)
+  elements = sum(memory.num_elements(v.aval) for v in eqn.outvars)
   return elements * _flops_per_element(name, rates)
 
 
@@ -134,20 +133,22 @@ def product_flops(eqn: core.JaxprEqn) -> float:
   name = eqn.primitive.name
   if name in ("dot_general", "scaled_dot"):
     (contracting, _), _ = eqn.params["dimension_numbers"]
-    return 2.0 * _elements(eqn.outvars[0].aval) * _depth(eqn, contracting)
+    num_results = memory.num_elements(eqn.outvars[0].aval)
+    return 2.0 * num_results * _depth(eqn, contracting)
   if name == "ragged_dot_general":
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contracting, _), _ = numbers.dot_dimension_numbers
     # Otherwise there is a result for each group.
     is_shared = numbers.rhs_group_dimensions
     groups = memory.shape(eqn.invars[2].aval)[-1] if is_shared else 1
-    per_group = _elements(eqn.outvars[0].aval) * _depth(eqn, contracting)
+    num_results = memory.num_elements(eqn.outvars[0].aval)
+    per_group = num_results * _depth(eqn, contracting)
     return 2.0 * groups * per_group
   if name == "conv_general_dilated":
     kernel = eqn.invars[1].aval
     features = memory.shape(kernel)[eqn.params["dimension_numbers"].rhs_spec[0]]
-    per_output = _elements(kernel) / max(features, 1)
-    return 2.0 * _elements(eqn.outvars[0].aval) * per_output
+    per_output = memory.num_elements(kernel) / max(features, 1)
+    return 2.0 * memory.num_elements(eqn.outvars[0].aval) * per_output
   return 0.0
 
 
@@ -179,7 +180,3 @@ def _precision(eqn: core.JaxprEqn, rates: Rates) -> Precision:
 def _depth(eqn: core.JaxprEqn, contracting: Iterable[int]) -> int:
   shape = memory.shape(eqn.invars[0].aval)
   return math.prod(shape[axis] for axis in contracting)
-
-
-def _elements(aval: Any) -> int:
-  return math.prod(memory.shape(aval))

@@ -157,11 +157,11 @@ class Chooser:
   """Chooses drops for one problem after another.
 
   Args:
-    known: The drops of the first problems, if they were chosen before; they are
-      not chosen again.
+    known: What was chosen for the first problems before, if it was; that is not
+      chosen again.
 
   Attributes:
-    answers: The drops of all problems so far.
+    answers: What was chosen for all problems so far.
   """
 
   def __init__(self, known: Sequence[tuple[int, ...]] = ()):
@@ -174,7 +174,7 @@ class Chooser:
     save_bytes: int | None,
     max_deterministic_time: float = _MAX_DETERMINISTIC_TIME,
   ) -> tuple[int, ...]:
-    """Returns the drops that `choose` chooses."""
+    """Returns what `choose` chooses: drops, and named works."""
     number = len(self.answers)
     if number < len(self._known):
       drops = self._known[number]

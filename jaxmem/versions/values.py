@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from jax.extend import core
@@ -126,11 +125,6 @@ def operands(eqn: core.JaxprEqn) -> list[core.Var]:
 def results(eqn: core.JaxprEqn) -> list[core.Var]:
   """Returns the variables that an equation makes."""
   return [v for v in eqn.outvars if not isinstance(v, core.DropVar)]
-
-
-def num_elements(var: core.Var) -> int:
-  """Returns how many elements a value has."""
-  return math.prod(memory.shape(var.aval))
 
 
 def num_bytes(var: core.Var) -> int:

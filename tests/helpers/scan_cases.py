@@ -102,6 +102,18 @@ def block(x: jax.Array, p: dict[str, Any]) -> jax.Array:
   return x + gate * jnp.exp(-hidden)
 
 
+def scanned_loss(
+  body: Callable[..., tuple[jax.Array, None]], **scan_kwargs: Any
+) -> Callable[..., jax.Array]:
+  """Returns the mean square of what a body makes of a batch, layer by layer."""
+
+  def loss(params, batch):
+    x, _ = jax.lax.scan(body, batch, params, **scan_kwargs)
+    return jnp.mean(jnp.square(x.astype(jnp.float32)))
+
+  return loss
+
+
 def layers(
   wrap: Callable[[Any], Any] = lambda body: body,
   dtype: Any = jnp.float32,
@@ -111,11 +123,8 @@ def layers(
 ) -> Case:
   """Blocks over stacked weights."""
 
-  def loss(params, batch):
-    body = wrap(lambda x, p: (block(x, p), None))
-    x, _ = jax.lax.scan(body, batch, params, **scan_kwargs)
-    return jnp.mean(jnp.square(x.astype(jnp.float32)))
-
+  body = wrap(lambda x, p: (block(x, p), None))
+  loss = scanned_loss(body, **scan_kwargs)
   batch = normal(3, BATCH, WIDTH, dtype=dtype)
   return train(loss, weights(dtype, length), batch, optimizer)
 
@@ -127,19 +136,15 @@ def cubes(size: int) -> Case:
   made of the product, which it does not stack.
   """
 
-  def loss(params, batch):
-    def body(x, p):
-      hidden = jax.lax.integer_pow(x @ p["w"], 3)
-      return x + jax.lax.integer_pow(hidden @ p["v"], 3), None
-
-    x, _ = jax.lax.scan(body, batch, params)
-    return jnp.mean(jnp.square(x))
+  def body(x, p):
+    hidden = jax.lax.integer_pow(x @ p["w"], 3)
+    return x + jax.lax.integer_pow(hidden @ p["v"], 3), None
 
   params = {
     "w": normal(0, LENGTH, size, size),
     "v": normal(1, LENGTH, size, size),
   }
-  return train(loss, params, normal(3, size, size))
+  return train(scanned_loss(body), params, normal(3, size, size))
 
 
 def scaled() -> Case:
@@ -154,20 +159,16 @@ def scaled() -> Case:
     mean = jnp.square(x).mean(-1, keepdims=True)
     return x * (jax.lax.rsqrt(mean + 1e-3) * scale)
 
-  def loss(params, batch):
-    def body(x, p):
-      x = x + jnp.tanh(norm(x, p["b"]) @ p["w"])
-      return x + jnp.tanh(norm(x, p["b"]) @ p["v"]), None
-
-    x, _ = jax.lax.scan(body, batch, params)
-    return jnp.mean(jnp.square(x))
+  def body(x, p):
+    x = x + jnp.tanh(norm(x, p["b"]) @ p["w"])
+    return x + jnp.tanh(norm(x, p["b"]) @ p["v"]), None
 
   params = {
     "w": normal(0, LENGTH, width, width),
     "v": normal(1, LENGTH, width, width),
     "b": 1 + normal(2, LENGTH, width),
   }
-  return train(loss, params, normal(3, 4, 64, width))
+  return train(scanned_loss(body), params, normal(3, 4, 64, width))
 
 
 def dropout() -> Case:

@@ -21,7 +21,7 @@ from typing import Any
 from jax.extend import core
 
 from jaxmem.jaxpr import Atom, internals, is_elementwise, memory
-from jaxmem.versions.values import Values, num_elements, operands, results
+from jaxmem.versions.values import Values, operands, results
 
 # What XLA looks through when it simplifies.
 _SEEN_THROUGH = frozenset(
@@ -61,8 +61,8 @@ def guarded(
       for v in eqn.invars
     )
     # What is within a loop or a call is not compared.
-    has_body = any(True for _ in core.jaxprs_in_params(eqn.params))
-    params = id(eqn) if has_body else repr(eqn.params)
+    bodies = [*core.jaxprs_in_params(eqn.params)]
+    params = id(eqn) if bodies else repr(eqn.params)
     for place, var in enumerate(eqn.outvars):
       key = eqn.primitive, place, read, params
       number[var] = first.setdefault(key, var)
@@ -110,9 +110,8 @@ def _is_broadcast(eqns: Sequence[core.JaxprEqn], var: core.Var) -> bool:
     if views.isdisjoint(operands(eqn)):
       continue
     is_spread = is_elementwise(eqn) or eqn.primitive.name == "broadcast_in_dim"
-    if is_spread and any(
-      num_elements(v) > num_elements(var) for v in results(eqn)
-    ):
+    made = [memory.num_elements(v.aval) for v in results(eqn)]
+    if is_spread and max(made, default=0) > memory.num_elements(var.aval):
       return True
     if eqn.primitive.name in _SEEN_THROUGH:
       views.update(results(eqn))
@@ -128,11 +127,12 @@ def _is_plain_product(
     return False
   if memory.itemsize(var.aval) < _EXACT_ITEMSIZE:
     return False
+  num_elements = memory.num_elements(var.aval)
   factors = [
     _origin(body, factor, exact)[1]
     for factor in eqn.invars
     if isinstance(factor, core.Var)
-    and num_elements(factor) == num_elements(var)
+    and memory.num_elements(factor.aval) == num_elements
   ]
   return len(factors) == len(eqn.invars) and all(v in exact for v in factors)
 

@@ -76,12 +76,11 @@ def _further_stacks(
   write to memory of their own, from which slices are copied into the stack.
   """
   found: dict[core.Var, Work] = {}
-  stays = {var for residual in pair.residuals for var in residual.readable}
   launch_s = level.num_shards * level.num_runs * pair.length * rates.launch_s
   for eqn in filter(is_heavy_eqn, pair.body.eqns):
     for var in results(eqn):
       size_bytes = pair.length * num_bytes(var)
-      if size_bytes and var not in stays and var not in pair.kept:
+      if size_bytes:
         found[var] = Work(
           launch_s + _moving_s(3.0 * size_bytes, level, rates),
           level.num_shards * size_bytes,
@@ -133,7 +132,7 @@ def _add_needs(
         works.append(Work(seconds[index]))
         pending.append(index)
     served = [work_of[key]]
-    if var in further_stacks:
+    if var in further_stacks and var not in stays:
       if var not in work_of:
         work_of[var] = len(works)
         works.append(further_stacks[var])

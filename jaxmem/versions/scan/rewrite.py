@@ -6,23 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jax.extend import core
 
-from jaxmem.jaxpr import (
-  CUSTOM_DERIVATIVES,
-  Atom,
-  Inliner,
-  flatten,
-  internals,
-)
+from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Atom, Inliner, flatten, internals
 from jaxmem.versions.bodies import with_body
 from jaxmem.versions.rules import run_again
 from jaxmem.versions.scan.guards import broadcast_apart, guarded
 from jaxmem.versions.scan.hoisted import sink
 from jaxmem.versions.scan.levels import Level
 from jaxmem.versions.scan.pairs import Pair, Read, Residual
-from jaxmem.versions.values import (
-  num_bytes,
-  results,
-)
+from jaxmem.versions.values import num_bytes, results
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,16 +228,16 @@ def _recompute(
   """Appends the equations of a recipe; returns the dropped values."""
   body = pair.body
   eqns = [body.eqns[index] for index in recipe.eqns]
-  if keep_bits:
-    eqns = broadcast_apart(eqns, known)
   exact: dict[core.Var, core.Var] = {var: var for var in known}
   # A loop needs no barrier, since XLA fuses it with nothing.
   unguarded = [e for e in eqns if not keep_bits or e.primitive.name == "scan"]
   exact |= {var: var for eqn in unguarded for var in eqn.outvars}
-  wanted = {var for residual in recipe.dropped for var in residual.needed}
-  for group in guarded(body, recipe.eqns, wanted, exact):
-    eqns.append(internals.barrier(body.eqns[body.definers[group[0]]], group))
-    exact.update(zip(group, eqns[-1].outvars, strict=True))
+  if keep_bits:
+    eqns = broadcast_apart(eqns, known)
+    wanted = {var for residual in recipe.dropped for var in residual.needed}
+    for group in guarded(body, recipe.eqns, wanted, exact):
+      eqns.append(internals.barrier(body.eqns[body.definers[group[0]]], group))
+      exact.update(zip(group, eqns[-1].outvars, strict=True))
 
   def read(atom: Atom) -> Atom:
     """What the backward loop reads: exact values, or products of them."""
