@@ -11,6 +11,8 @@ optimizer's state, wait in the host's memory.
     python -m benchmarks.budget_benchmark --models=gpt2_small --batch=8 \
       --targets=h200 --temp_mb=5000,3000 --kind=plan --kind=policy \
       --output=rows.jsonl
+
+With --held_out, models are steps of `benchmarks.held_out`, at their own batch.
 """
 
 import contextlib
@@ -18,20 +20,25 @@ import dataclasses
 import functools
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 from unittest import mock
 
 import jax
 from absl import app, flags
-from flax import linen as nn
 from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.module import Module
 
 import jaxmem
 from benchmarks import zoo
+from benchmarks.checkpointed_steps import (
+  HeldOutModel,
+  Model,
+  ShapedStep,
+  ZooModel,
+)
+from benchmarks.policies import policies_on
 from benchmarks.row_output import emit_row, versions
-from benchmarks.zoo import language, layers, lora, vision
 from jaxmem import cost, targets
 from jaxmem.compiler import (
   ScheduleCapture,
@@ -49,7 +56,10 @@ from jaxmem.planning import (
 )
 from jaxmem.versions import budget_of, pick
 
-_MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models of the zoo.")
+_MODELS = flags.DEFINE_list("models", ["gpt2_small"], "Models to plan for.")
+_HELD_OUT = flags.DEFINE_bool(
+  "held_out", False, "Models are steps of benchmarks.held_out."
+)
 _BATCH = flags.DEFINE_integer("batch", 8, "Examples per step.")
 _TARGETS = flags.DEFINE_list("targets", ["cpu", "h200"], "Devices to plan for.")
 _FRACTIONS = flags.DEFINE_list(
@@ -73,41 +83,18 @@ _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 Row = dict[str, Any]
 
-# How to build a step with other blocks, and its blocks.
-_BUILDERS: Mapping[str, tuple[Callable[..., zoo.Step], type[nn.Module]]] = {
-  "gpt2_small": (language.gpt2_small, layers.Block),
-  "gpt2_4_layers": (language.gpt2_4_layers, layers.Block),
-  "scan_transformer": (language.scan_transformer, layers.Block),
-  "llama_lora": (lora.llama_lora, lora.Block),
-  "vit_b16": (vision.vit_b16, layers.Block),
-}
 # XLA plans for this share of a GPU's memory, less a slop, both in percent.
 _XLA_SHARE = 80
 _XLA_SLOP = 95
 
 
-def _policies(platform: str) -> dict[str, Any]:
-  """JAX's policies; those that offload only where there is a link."""
-  every = jax.checkpoint_policies
-  found = {
-    "nothing_saveable": every.nothing_saveable,
-    "dots_saveable": every.dots_saveable,
-    "dots_with_no_batch_dims_saveable": every.dots_with_no_batch_dims_saveable,
-  }
-  if platform == "cuda":
-    offload = every.offload_dot_with_no_batch_dims("device", "pinned_host")
-    found["offload_dot_with_no_batch_dims"] = offload
-  return found
+def _model(name: str) -> Model:
+  if _HELD_OUT.value:
+    return HeldOutModel(name)
+  return ZooModel(name=name, batch=_BATCH.value, size=_SIZE.value)
 
 
-def _built(model: str) -> zoo.Step:
-  """Builds a step of the zoo, or one that only `_BUILDERS` has."""
-  if model in _BUILDERS and model not in zoo.MODELS:
-    return _BUILDERS[model][0](_BATCH.value, _SIZE.value)
-  return zoo.build(model, _BATCH.value, size=_SIZE.value)
-
-
-def _on_host(step: zoo.Step) -> zoo.Step:
+def _on_host(step: ShapedStep) -> ShapedStep:
   """Leaves on the host what the flags say."""
   numbers = [int(number) for number in _ON_HOST.value]
   if not numbers:
@@ -120,15 +107,16 @@ class _Case:
   """A step on a target, compiled up to its schedule.
 
   Args:
-    model: Of the zoo.
+    name: Of the model.
     target: The device to plan for.
   """
 
-  def __init__(self, model: str, target: targets.Target):
-    self._model = model
+  def __init__(self, name: str, target: targets.Target):
+    self._name = name
+    self._model = _model(name)
     self._target = target
     self._platform = target.platform
-    self._step = _on_host(_built(model))
+    self._step = _on_host(self._model.step())
     options = jaxmem.Options(effort=cast(Any, _EFFORT.value))
     self._request = Request(options=options, target=target)
     # CPU seconds of each compile up to the schedule.
@@ -145,10 +133,10 @@ class _Case:
     if "plan" in _KINDS.value:
       for room in rooms:
         yield self._row("plan", room) | self._plan(room)
-    if "policy" in _KINDS.value and self._model in _BUILDERS:
-      for name in _policies(self._platform):
+    if "policy" in _KINDS.value and self._model.takes_policy:
+      for name in policies_on(self._platform):
         yield self._row("policy") | {"policy": name} | self._by_hand(name)
-    if "match" in _KINDS.value and self._model in _BUILDERS:
+    if "match" in _KINDS.value and self._model.takes_policy:
       yield from self._matches()
     if "xla" in _KINDS.value and self._platform == "cuda":
       for room in rooms:
@@ -165,9 +153,10 @@ class _Case:
     before = self._assignment.temp_bytes
     return {
       "kind": kind,
-      "model": self._model,
-      "batch": _BATCH.value,
-      "size": _SIZE.value,
+      "model": self._name,
+      "held_out": _HELD_OUT.value,
+      "batch": None if _HELD_OUT.value else _BATCH.value,
+      "size": None if _HELD_OUT.value else _SIZE.value,
       "target": self._target.name,
       "limit_temp_bytes": room,
       "limit_fraction": room and round(room / before, 4),
@@ -183,7 +172,8 @@ class _Case:
 
     Beside it is what the fastest policy takes that needs no more bytes.
     """
-    by_hand = {name: self._by_hand(name) for name in _policies(self._platform)}
+    names = policies_on(self._platform)
+    by_hand = {name: self._by_hand(name) for name in names}
     for name, row in by_hand.items():
       room = row["temp_bytes"]
       if room < self._assignment.temp_bytes:
@@ -309,22 +299,12 @@ class _Case:
   def _by_hand(self, name: str) -> Row:
     """Returns what a policy around each block makes of the step."""
     if name not in self._made_by_hand:
-      policy = _policies(self._platform)[name]
-      self._made_by_hand[name] = self._checkpointed(policy)
+      traced = self._trace(self._model.step(name))
+      row = self._as_is(self._module(traced))
+      if _COMPILE.value:
+        row |= _measured(row, self._temp_bytes(traced, {}))
+      self._made_by_hand[name] = row
     return self._made_by_hand[name]
-
-  def _checkpointed(self, policy: Any) -> Row:
-    """Compiles the step with `jax.checkpoint` around each block."""
-    # Inside a loop, nothing merges the two runs.
-    prevent_cse = self._model != "scan_transformer"
-    builder, block = _BUILDERS[self._model]
-    block = nn.remat(block, policy=policy, prevent_cse=prevent_cse)
-    step = builder(_BATCH.value, _SIZE.value, block=cast(Any, block))
-    traced = self._trace(step)
-    row = self._as_is(self._module(traced))
-    if _COMPILE.value:
-      row |= _measured(row, self._temp_bytes(traced, {}))
-    return row
 
   def _by_xla(self, room: int) -> Row:
     """Returns what XLA makes of a GPU with less memory.
@@ -359,7 +339,7 @@ class _Case:
       "schedule_extra": round(seconds / self._step_s - 1, 5),
     }
 
-  def _trace(self, step: zoo.Step) -> TracedStep:
+  def _trace(self, step: ShapedStep) -> TracedStep:
     jitted = jax.jit(step.function, **step.jit_kwargs)
     traced = targets.trace(jitted, step.args, {}, self._target)
     return TracedStep(traced, self._target)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import jax
 
+OFFLOAD_POLICY = "offload_dot_with_no_batch_dims"
+
 POLICIES = (
   "nothing_saveable",
   "dots_saveable",
@@ -12,5 +14,17 @@ POLICIES = (
 
 
 def policy_named(name: str) -> Callable[..., bool]:
-  """Returns a policy of `jax.checkpoint_policies`."""
-  return getattr(jax.checkpoint_policies, name)
+  """Returns a policy of `jax.checkpoint_policies`.
+
+  Args:
+    name: One of `POLICIES`, or `OFFLOAD_POLICY`, which offloads to the host.
+  """
+  policy = getattr(jax.checkpoint_policies, name)
+  if name == OFFLOAD_POLICY:
+    return policy("device", "pinned_host")
+  return policy
+
+
+def policies_on(platform: str) -> tuple[str, ...]:
+  """Returns the names of policies; one that offloads only on GPUs."""
+  return (*POLICIES, OFFLOAD_POLICY) if platform == "cuda" else POLICIES
