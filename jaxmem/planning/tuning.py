@@ -153,11 +153,6 @@ class VersionTuning:
       version that recomputes each on its own by being joined, the smallest
       program is not looked for there.
     max_divisions: How often blocks are joined to larger ones.
-    stacked_shares: Shares of what loops stack that are tried whatever the limit
-      is: to stack less can save time, and what a limit allows, a larger one
-      must find, too.
-    spare_share: Where what is dropped leaves more than this share of what that
-      saves to spare, less is tried.
     max_updated: How many versions are tried with updates in loops, and as
       often with more of them.
     quick_gain_share: With effort "fast", another version is compiled where it
@@ -174,12 +169,30 @@ class VersionTuning:
   usual_share: float = 0.9
   least_joined_share: float = 0.02
   max_divisions: int = 3
-  stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
-  spare_share: float = 0.1
   max_updated: int = 2
   quick_gain_share: float = 0.05
   usual_dropped_share: float = 0.5
   moved_share: float = 0.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopTuning:
+  """How much less loops stack: `benchmarks.budget_benchmark`.
+
+  Attributes:
+    stacked_shares: Shares of what loops stack that are tried whatever the limit
+      is: to stack less can save time, and what a limit allows, a larger one
+      must find, too.
+    spare_share: Where what is dropped leaves more than this share of what that
+      saves to spare, less is tried.
+    all_share: On GPUs, what makes all again that loops would stack is tried
+      where it is estimated to take at most this share of the step longer
+      than the fastest that fits.
+  """
+
+  stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
+  spare_share: float = 0.1
+  all_share: float = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,6 +205,7 @@ class Tuning:
     fit: For `planning.fit`.
     promise: For `planning.promise`.
     versions: For `versions.version_search`.
+    loops: Likewise.
   """
 
   order: OrderTuning = OrderTuning()
@@ -199,6 +213,7 @@ class Tuning:
   fit: FitTuning = FitTuning()
   promise: PromiseTuning = PromiseTuning()
   versions: VersionTuning = VersionTuning()
+  loops: LoopTuning = LoopTuning()
 
 
 TUNING = Tuning()

@@ -19,6 +19,7 @@ from jaxmem.planning import (
 )
 from jaxmem.versions import blocks, scan
 from jaxmem.versions.block_versions import BlockVersion
+from jaxmem.versions.compiled_version import compile_version, try_to_compile
 from jaxmem.versions.version import (
   Version,
   base_of,
@@ -98,10 +99,13 @@ def small_planners(
   base = base_of(as_written, request.platform)
   totals: list[int] = []
   for version in small_versions(base, as_written, schedules, request, totals):
-    module = schedules.module(version.step)
-    planner = request.planner(module, schedules.platform)
-    totals.append(planner.total_bytes)
-    yield planner
+    # Of the step as it is written there must be a plan.
+    compile_ = try_to_compile if totals else compile_version
+    compiled = compile_(version.step, schedules, request)
+    if compiled is not None:
+      _, planner = compiled
+      totals.append(planner.total_bytes)
+      yield planner
 
 
 @paused_collector()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxmem.planning import TUNING
 from jaxmem.versions.scan import SaveBytes
 
-_TUNING = TUNING.versions
+_TUNING = TUNING.loops
 
 
 def amounts_to_drop(

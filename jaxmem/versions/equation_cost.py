@@ -16,14 +16,21 @@ from jaxmem.cost import FACTORIZATIONS, Precision, Rates, factorization_flops
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, memory
 from jaxmem.versions.bodies import num_runs, num_shards
 
+_ELEMENT_REDUCTIONS = frozenset(
+  "reduce reduce_and reduce_max reduce_min reduce_or reduce_prod"
+  " reduce_sum".split()
+)
 # XLA makes each of these a kernel, which reads all of its operands.
-_KERNELS_OF_THEIR_OWN = FACTORIZATIONS | frozenset(
-  """
-  approx_top_k argmax argmin cumlogsumexp cummax cummin cumprod cumsum fft
-  reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum
-  reduce_window reduce_window_max reduce_window_sum scatter scatter-add
-  scatter_add select_and_scatter_add sort top_k tridiagonal_solve
-  """.split()
+_KERNELS_OF_THEIR_OWN = (
+  FACTORIZATIONS
+  | _ELEMENT_REDUCTIONS
+  | frozenset(
+    """
+    approx_top_k argmax argmin cumlogsumexp cummax cummin cumprod cumsum fft
+    reduce_window reduce_window_max reduce_window_sum scatter scatter-add
+    scatter_add select_and_scatter_add sort top_k tridiagonal_solve
+    """.split()
+  )
 )
 # Threefry makes each random word in 20 rounds of about five operations.
 _THREEFRY_FLOPS = 100
@@ -159,6 +166,11 @@ def is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
     bodies = core.jaxprs_in_params(eqn.params)
     return any(is_heavy_eqn(inner) for body in bodies for inner in body.eqns)
   return name in _HEAVY or name in COLLECTIVES or product_flops(eqn) > 0
+
+
+def is_reduction(eqn: core.JaxprEqn) -> bool:
+  """Whether an equation sums elements up, or finds the largest, or the like."""
+  return eqn.primitive.name in _ELEMENT_REDUCTIONS
 
 
 def _flops_per_element(name: str, rates: Rates) -> float:

@@ -95,6 +95,25 @@ class DropProblem(NamedTuple):
     works = tuple(self.works[i - number].name for i in chosen if i >= number)
     return drops, works
 
+  def seconds(self, chosen: Sequence[int]) -> float:
+    """Returns what a choice that `choose` made takes, its relief deducted."""
+    number = len(self.drops)
+    drops = {i for i in chosen if i < number}
+    works = {i - number for i in chosen if i >= number}
+    needs: dict[tuple[bool, int], list[Need]] = {}
+    for need in self.needs:
+      needs.setdefault((need.is_drop, need.trigger), []).append(need)
+    pending = [(True, drop) for drop in drops]
+    while pending:
+      for need in needs.get(pending.pop(), ()):
+        if drops.issuperset(need.stays) and works.isdisjoint(need.works):
+          # What has no name is done where nothing else serves.
+          again = next(w for w in need.works if not self.works[w].name)
+          works.add(again)
+          pending.append((False, again))
+    relief_s = sum(self.drops[drop].relief_s for drop in sorted(drops))
+    return sum(self.works[work].seconds for work in sorted(works)) - relief_s
+
 
 @functools.lru_cache(maxsize=_MAX_CHOICES_REMEMBERED)
 def choose(

@@ -72,7 +72,8 @@ class Version:
     num_residuals: How many arrays do not wait for the backward pass any more.
     saved_bytes: Their bytes, of one device if there are several.
     extra_s: Estimated seconds that the step takes more; negative where storing
-      took longer than making them again.
+      took longer than making them again. What loops stack less is estimated
+      from the jaxpr, until it is known what XLA makes of it.
     dropped: Names of those that loops do not stack, and of what they stack in
       their place.
     answers: What was chosen on the way; see `Recipe`.
@@ -203,6 +204,7 @@ def stacking_less(
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes // parts,
     dropped=(*rewritten.dropped, *rewritten.stacked),
+    extra_s=base.extra_s + rewritten.again_s,
     answers=rewritten.answers,
   )
 

@@ -6,10 +6,12 @@ import dataclasses
 import functools
 import math
 
+from jaxmem_hlo.module import Module
+
 from jaxmem.compiler import ScheduleCapture
 from jaxmem.cost import Device
 from jaxmem.errors import InfeasibleError
-from jaxmem.planning import TUNING, LimitPlan, Request, Wanted
+from jaxmem.planning import TUNING, LimitPlan, LimitPlanner, Request, Wanted
 from jaxmem.versions import blocks
 from jaxmem.versions.block_versions import (
   BlockVersion,
@@ -17,6 +19,7 @@ from jaxmem.versions.block_versions import (
   keeping,
 )
 from jaxmem.versions.compared import ComparedVersion
+from jaxmem.versions.compiled_version import compile_version, try_to_compile
 from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
 from jaxmem.versions.found_plans import FoundPlans
 from jaxmem.versions.update_versions import updated_versions
@@ -55,7 +58,10 @@ class VersionSearch:
     self._limit_bytes = request.limit_bytes
     self._tried: list[ComparedVersion] = []
     self._found = FoundPlans(self._limit_bytes)
-    self.written = self._try(as_written)
+    module, planner = compile_version(
+      as_written.step, self._schedules, self._request
+    )
+    self.written = self._compared(as_written, module, planner)
     # What other versions are made of.
     self._base = self.written
 
@@ -148,19 +154,21 @@ class VersionSearch:
       *(self._schedules, self._request, totals),
     ):
       tried = known.get((version.dropped, version.recipe)) or self._try(version)
+      if tried is None:
+        continue
       totals.append(tried.planner.total_bytes)
       found.append(tried)
     return found
 
   def begin_with(self, base: Version) -> None:
     """Tries a version that others are made of from then on."""
-    self._base = self._try(base)
+    self._base = self._try(base) or self._base
 
   def stack_less(self, stacked_bytes: int) -> None:
     """Tries a few amounts that loops do not stack, in ascending order.
 
     The cheapest drops come first: once what fits takes longer than with less
-    dropped, all that drops more does so as well.
+    dropped, all that drops more does so as well, but for what drops all.
 
     Args:
       stacked_bytes: What could be dropped.
@@ -173,22 +181,34 @@ class VersionSearch:
     amounts = amounts_to_drop(
       excess_bytes, stacked_bytes, may_halve, leaves_little=self._is_fast
     )
-    seen = set()
-    fitting_s = math.inf
+    # What was dropped, and what that takes by the jaxpr.
+    seen: dict[tuple[str, ...], float] = {}
+    fastest: ComparedVersion | None = None
     while amounts:
       amount = amounts.pop(0)
       version = stacking_less(base.version, amount, self._device)
       if version.dropped in seen:
         continue
-      seen.add(version.dropped)
+      seen[version.dropped] = version.extra_s
       tried = self._try(version)
-      if tried.fits:
-        if self._is_fast or tried.planner.step_s >= fitting_s:
+      if tried is not None and tried.fits:
+        if self._is_fast:
           return
-        if math.isinf(fitting_s):
+        if fastest is None:
           spare_bytes = self._limit_bytes - tried.planner.total_bytes
           amounts[:0] = less_to_drop(amount, excess_bytes, spare_bytes)
-        fitting_s = tried.planner.step_s
+        elif tried.planner.step_s >= fastest.planner.step_s:
+          break
+        fastest = tried
+    if fastest is None or self._device.platform == "cpu":
+      return
+    # On a GPU there is a kernel for each stack, and XLA fuses and lays out
+    # otherwise what makes it, which can cost more than the jaxpr says.
+    version = stacking_less(base.version, "all", self._device)
+    more_s = version.extra_s - seen[fastest.version.dropped]
+    most_s = TUNING.loops.all_share * base.planner.step_s
+    if version.dropped not in seen and more_s <= most_s:
+      self._try(version)
 
   def recompute_blocks(
     self, step: blocks.BlockStep, first: BlockVersion | None
@@ -220,6 +240,8 @@ class VersionSearch:
     ):
       return
     every = self._try(first.version)
+    if every is None:
+      return
     room = self._limit_bytes - every.planner.total_bytes
     if room <= 0 and self._device.num_devices > 1:
       # What was gathered for the forward pass need not stay.
@@ -228,6 +250,8 @@ class VersionSearch:
       )
       recomputed = step.recompute(choice, self._device.rates)
       every = self._try(recomputing_blocks(base.version, choice, recomputed))
+      if every is None:
+        return
       room = self._limit_bytes - every.planner.total_bytes
     self._keep(step, every, recomputed, room)
     if room <= 0:
@@ -266,7 +290,8 @@ class VersionSearch:
           later = next(waiting, None)
           for each in filter(None, (kept, later)):
             self._schedules.begin(each.version.step)
-        if self._try(kept.version).fits:
+        tried = self._try(kept.version)
+        if tried is not None and tried.fits:
           return
       kept = later or next(waiting, None)
 
@@ -298,7 +323,10 @@ class VersionSearch:
         return
       number, total_bytes = choice.num_groups, tried.planner.total_bytes
       version = recomputing_blocks(self._base.version, choice, several)
-      tried = self._try(version)
+      several_tried = self._try(version)
+      if several_tried is None:
+        return
+      tried = several_tried
       takes_less = tried.planner.total_bytes < total_bytes
       if not (takes_less and math.isinf(tried.edits_s)):
         return
@@ -314,6 +342,8 @@ class VersionSearch:
       if self._is_fast and not self._is_much_faster(each.schedule_s):
         continue
       tried = self._try(each.version)
+      if tried is None:
+        continue
       if tried.fits:
         best_s = min(best_s, tried.schedule_s)
       elif each.fits:
@@ -366,14 +396,20 @@ class VersionSearch:
     rivals.sort(key=lambda tried: tried.schedule_s)
     return all(self._found.find(tried, wanted) is None for tried in rivals)
 
-  def _try(self, version: Version) -> ComparedVersion:
-    """Compiles a version; the first is the step as it is written."""
-    module = self._schedules.module(version.step)
-    planner = self._request.planner(module, self._schedules.platform)
+  def _try(self, version: Version) -> ComparedVersion | None:
+    """Compiles a version of the step; None if that cannot be done."""
+    compiled = try_to_compile(version.step, self._schedules, self._request)
+    if compiled is None:
+      return None
+    module, planner = compiled
+    extra_s = planner.step_s - self.written.planner.step_s
+    version = dataclasses.replace(version, extra_s=extra_s)
+    return self._compared(version, module, planner)
+
+  def _compared(
+    self, version: Version, module: Module, planner: LimitPlanner
+  ) -> ComparedVersion:
     promise = planner.promise(self._limit_bytes)
-    if self._tried:
-      extra_s = planner.step_s - self.written.planner.step_s
-      version = dataclasses.replace(version, extra_s=extra_s)
     tried = ComparedVersion(
       version=version,
       module=module,

@@ -20,7 +20,7 @@ from version_cases import (
 import jaxmem
 from benchmarks import held_out
 from jaxmem import cost, step_planner, targets
-from jaxmem.compiler import TracedStep
+from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.planning import (
   DecidedModule,
   DecidedModules,
@@ -28,7 +28,7 @@ from jaxmem.planning import (
   Request,
 )
 from jaxmem.planning import request as request_module
-from jaxmem.versions import knapsack
+from jaxmem.versions import compiled_version, knapsack
 from jaxmem.versions.scan.levels import make_level
 from jaxmem.versions.scan.problem import make_problem
 
@@ -116,6 +116,36 @@ class DecidedTest(parameterized.TestCase):
       )
       plan.verify()
       self.assertEqual(planner.call_count, 1)
+
+  def test_versions_that_xla_cannot_compile_change_no_error(self):
+    step, args = limited_case()
+    written = []
+    module = ScheduleCapture.module
+
+    def fails(schedules, version):
+      if any(version is not each for each in written):
+        raise jax.errors.JaxRuntimeError("INTERNAL: No supported config found")
+      written.append(version)
+      return module(schedules, version)
+
+    with (
+      mock.patch.object(ScheduleCapture, "module", fails),
+      self.assertRaisesRegex(jaxmem.InfeasibleError, "No plan of"),
+    ):
+      jaxmem.plan(step, *args, memory_limit=limit_of(0.05), options=OPTIONS)
+    self.assertNotEmpty(written)
+
+  def test_a_frontier_is_of_what_xla_can_compile(self):
+    step, args = limited_case()
+    plan = jaxmem.plan(step, *args, options=OPTIONS)
+    every = plan.frontier([limit_of(1.0)])
+    error = jax.errors.JaxRuntimeError("INTERNAL: No supported config found")
+    # The step as it is written has another way.
+    with mock.patch.object(compiled_version, "compile_version") as fails:
+      fails.side_effect = error
+      fewer = plan.frontier([limit_of(1.0)])
+    fails.assert_called()
+    self.assertEqual(len(fewer.points), len(every.points))
 
   def test_an_impossible_limit_ends_before_the_compile(self):
     step, args = limited_case()

@@ -126,8 +126,10 @@ class ChooseTest(parameterized.TestCase):
       cheapest = min(
         (seconds for saved, seconds in every if saved >= wanted), default=0.0
       )
-      found = saving(problem, choose(problem, target))
+      chosen = choose(problem, target)
+      found = saving(problem, chosen)
       assert found is not None
+      self.assertAlmostEqual(problem.seconds(chosen), found[1], places=12)
       expected = cheapest if most > 0 and wanted > 0 else 0.0
       self.assertAlmostEqual(found[1], expected, places=12)
       if most > 0 and wanted > 0:

@@ -216,6 +216,35 @@ class RewriteTest(parameterized.TestCase):
     self.assertNotIn("debug_print", second)
     self.assert_equal_results(fun, rewritten)
 
+  def test_a_kernel_writes_each_stack(self):
+    def body(x, weights):
+      x = x @ weights
+      # All of this is one kernel, if nothing else reads what is between.
+      x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=1, keepdims=True))
+      return jnp.sin(x), None
+
+    def loss(weights, x):
+      return jnp.sum(jax.lax.scan(body, x, weights)[0])
+
+    weights, x = jnp.ones((5, 8, 8)), jnp.ones((16, 8))
+    level = make_level(jax.make_jaxpr(jax.grad(loss))(weights, x))
+    ((pair, _),) = level.walk()
+    number = {"dot_general": 0.0, "rsqrt": 0.0, "cos": 0.0}
+    for is_fused in (False, True):
+      problem = make_problem(level, RATES, is_fused=is_fused)
+      for residual, drop in zip(pair.residuals, problem.drops, strict=True):
+        moving_s = RATES.seconds({}, 0.0, 2.0 * drop.size_bytes)
+        launches_s = drop.relief_s - (moving_s - RATES.launch_s)
+        assert isinstance(residual.value, core.Var)
+        made = pair.body.definers.get(residual.value)
+        if made is None:
+          continue  # What is carried.
+        name = pair.body.eqns[made].primitive.name
+        if name in number:
+          number[name] = round(launches_s / RATES.launch_s, 6)
+      expected = (5, 10, 10) if is_fused else (0, 0, 0)
+      self.assertSequenceEqual(tuple(number.values()), expected)
+
   def test_masks_are_broadcast_in_the_loops(self):
     step, args = scan_cases.masked()
     rewritten = rewrite(step, "all", *args)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from absl.testing import absltest, parameterized
+from jaxmem_hlo.buffers import UnsupportedModuleError
 from version_cases import OPTIONS, module_of, outcome_of, traced_case
 
 import jaxmem
@@ -18,7 +19,7 @@ from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.planning import LimitPlan, PlannedModule, Request
 from jaxmem.planning.aim import ANYTHING
 from jaxmem.planning.promise import Promise
-from jaxmem.versions import choose
+from jaxmem.versions import choose, version_search
 from jaxmem.versions.version import Version
 from jaxmem.versions.version_search import VersionSearch
 
@@ -31,7 +32,7 @@ class _Planner:
   own = cost.StepTime(seconds=1.0)
 
   def __init__(self, total_bytes, step_s, seconds_per_byte):
-    self.total_bytes = self.xla_bytes = total_bytes
+    self.total_bytes = self.xla_bytes = self.least_bytes = total_bytes
     self.fixed_bytes = 0
     self.step_s = step_s
     self.num_planned = 0
@@ -242,6 +243,74 @@ class MonotoneTest(parameterized.TestCase):
     # own plan keeps the limit.
     self.assertEqual(version.choice is not None, is_tried)
     self.assertEqual(schedules.num_compiles > 1, is_tried)
+
+  @parameterized.parameters(
+    ("cuda", 0.009, True), ("cuda", 0.011, False), ("cpu", 0.009, False)
+  )
+  def test_all_is_dropped_where_that_takes_hardly_longer(
+    self, platform, more_s, is_tried
+  ):
+    schedules = _Schedules(traced_case(), 1000, edits_s=1.0, blocks_s=0.0)
+    # Of 800 bytes, 500 have to go. To drop 600 is slower than that, and what
+    # lies beyond is not looked at any more, but for all of it.
+    again_s = {500: -0.1, 600: -0.1, "all": -0.1 + more_s}
+
+    def stacking_less(base, amount, device):
+      return dataclasses.replace(
+        base,
+        step=mock.Mock(spec=TracedStep, amount=amount),
+        dropped=(f"{amount}",),
+        extra_s=again_s[amount],
+      )
+
+    tried = []
+
+    def planner(step, platform):
+      if not isinstance(step, mock.Mock):
+        return schedules.as_written
+      tried.append(step.amount)
+      step_s = {500: 0.9, 600: 0.95, "all": 0.8}[step.amount]
+      return _Planner(490, step_s, 0.0)
+
+    with (
+      schedules.searching(500) as search,
+      mock.patch.object(version_search, "stacking_less", stacking_less),
+      mock.patch.object(Request, "planner", side_effect=planner),
+      mock.patch.object(Request, "device") as device,
+    ):
+      device.return_value = mock.Mock(platform=platform, num_devices=1)
+      search.stack_less(800)
+    self.assertEqual(tried, [500, 600] + ["all"] * is_tried)
+
+  @parameterized.parameters(
+    jax.errors.JaxRuntimeError("INTERNAL: No supported config found for HLO"),
+    jaxmem.PlanningError("The step cannot be planned: it is too large."),
+    UnsupportedModuleError("region_0: something is not understood."),
+  )
+  def test_a_version_that_cannot_be_compiled_is_left_out(self, error):
+    traced = traced_case()
+    # Blocks would be cheaper by far, and are tried whole and in parts.
+    schedules = _Schedules(traced, 1000, edits_s=1.0, blocks_s=0.01)
+    module = schedules.module
+
+    def fails(step):
+      if step is not traced:
+        raise error
+      return module(step)
+
+    with mock.patch.object(schedules, "module", fails):
+      version = schedules.pick(500)
+    self.assertIsNone(version.choice)
+    self.assertEqual(schedules.as_written.num_planned, 1)
+
+  def test_a_step_that_cannot_be_compiled_is_an_error(self):
+    schedules = _Schedules(traced_case(), 1000, 1.0, 0.01)
+    error = jax.errors.JaxRuntimeError("INTERNAL: No supported config found")
+    with (
+      mock.patch.object(schedules, "module", side_effect=error),
+      self.assertRaises(jax.errors.JaxRuntimeError),
+    ):
+      schedules.pick(500)
 
   def test_what_a_sketch_says_is_slower_is_not_planned(self):
     traced = traced_case()

@@ -5,7 +5,11 @@ from collections.abc import Mapping
 from jax.extend import core
 
 from jaxmem.cost import Rates
-from jaxmem.versions.equation_cost import equation_seconds, is_heavy_eqn
+from jaxmem.versions.equation_cost import (
+  equation_seconds,
+  is_heavy_eqn,
+  is_reduction,
+)
 from jaxmem.versions.knapsack import Drop, DropProblem, Need, Work
 from jaxmem.versions.scan.levels import Level
 from jaxmem.versions.scan.pairs import Pair
@@ -43,11 +47,15 @@ def _drops(
 ) -> list[Drop]:
   """Returns what a pair can drop: its residuals, then its broadcasts."""
   shards = level.num_shards
+  launches = _launches(pair) if is_fused else [0] * len(pair.residuals)
+  launch_s = _launches_s(pair, level, rates)
   drops = [
     Drop(
-      shards * r.size_bytes, _moving_s(2.0 * r.size_bytes, level, rates), r.name
+      shards * r.size_bytes,
+      number * launch_s + _moving_s(2.0 * r.size_bytes, level, rates),
+      r.name,
     )
-    for r in pair.residuals
+    for r, number in zip(pair.residuals, launches, strict=True)
   ]
   for hoisted in pair.hoisted:
     # It is written once and read in every iteration of both loops. A
@@ -65,6 +73,25 @@ def _moving_s(num_bytes: float, level: Level, rates: Rates) -> float:
   return level.num_shards * level.num_runs * seconds
 
 
+def _launches(pair: Pair) -> list[int]:
+  """Returns how many kernels each residual's stack costs the forward loop.
+
+  One copies a slice into the stack. A norm or softmax is one kernel, if nothing
+  else reads what is between its reduction and its result; a stack does.
+  """
+  reduced: set[core.Var] = set()
+  for eqn in pair.body.eqns:
+    is_between = not is_heavy_eqn(eqn) and not reduced.isdisjoint(operands(eqn))
+    if is_reduction(eqn) or is_between:
+      reduced.update(results(eqn))
+  return [1 + any(v in reduced for v in r.needed) for r in pair.residuals]
+
+
+def _launches_s(pair: Pair, level: Level, rates: Rates) -> float:
+  """Returns what it takes to launch a kernel in each iteration of a pair."""
+  return level.num_shards * level.num_runs * pair.length * rates.launch_s
+
+
 def _further_stacks(
   pair: Pair, level: Level, rates: Rates
 ) -> dict[core.Var, Work]:
@@ -76,7 +103,7 @@ def _further_stacks(
   write to memory of their own, from which slices are copied into the stack.
   """
   found: dict[core.Var, Work] = {}
-  launch_s = level.num_shards * level.num_runs * pair.length * rates.launch_s
+  launch_s = _launches_s(pair, level, rates)
   for eqn in filter(is_heavy_eqn, pair.body.eqns):
     for var in results(eqn):
       size_bytes = pair.length * num_bytes(var)

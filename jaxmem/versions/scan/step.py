@@ -29,6 +29,8 @@ class Rewritten:
     saved_bytes: Estimate of what is saved, stacks that had to be added
       deducted. It adds what may not be live at once, such as loops one after
       the other.
+    again_s: Estimated seconds that the step takes more: what is made again,
+      less what storing took.
     answers: What was chosen, to be done again without choosing.
   """
 
@@ -36,6 +38,7 @@ class Rewritten:
   dropped: tuple[str, ...]
   stacked: tuple[str, ...]
   saved_bytes: int
+  again_s: float = 0.0
   answers: tuple[tuple[int, ...], ...] = ()
 
 
@@ -95,6 +98,7 @@ def rewrite_step(
       dropped=result.dropped + dropped,
       stacked=result.stacked + stacked,
       saved_bytes=result.saved_bytes + saved_bytes,
+      again_s=result.again_s + problem.seconds(chosen),
     )
     if remaining is not None:
       remaining -= saved_bytes
