@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable, Iterator
 
 from jaxmem_hlo.module import Module
 
@@ -274,12 +275,15 @@ class VersionSearch:
     """
     first = every.version.choice
     assert first is not None
-    waiting = keeping(
+    keeping_of = functools.partial(
+      keeping,
       *(self._base.version, step, first, nothing),
-      amounts=amounts_to_keep(step, every, self._device, room),
       added_s=every.version.extra_s,
       rates=self._device.rates,
     )
+    amounts = amounts_to_keep(step, every, self._device, room)
+    waiting = keeping_of(amounts=amounts)
+    too_large: tuple[BlockVersion, ComparedVersion] | None = None
     kept = next(waiting, None)
     while kept is not None:
       later = None
@@ -293,7 +297,30 @@ class VersionSearch:
         tried = self._try(kept.version)
         if tried is not None and tried.fits:
           return
+        too_large = tried and (kept, tried)
       kept = later or next(waiting, None)
+    if too_large is not None and room > 0:
+      kept, tried = too_large
+      self._keep_less(kept, tried, room, keeping_of)
+
+  def _keep_less(
+    self,
+    kept: BlockVersion,
+    tried: ComparedVersion,
+    room: int,
+    keeping_of: Callable[..., Iterator[BlockVersion]],
+  ) -> None:
+    """Lets blocks keep less where XLA took more for it than the jaxpr says.
+
+    Only where no edits make up for that: of what loops run, there are none.
+    """
+    if self._found.sketched_s(tried, Wanted(is_any=False)) is not None:
+      return
+    share = room / (room + tried.excess_bytes)
+    for less in keeping_of(amounts=[int(share * kept.recomputed.kept_bytes)]):
+      seconds = self._base.planner.step_s + less.hopeful_s
+      if self._is_promising(seconds, self._limit_bytes):
+        self._try(less.version)
 
   def _join(
     self,

@@ -19,7 +19,7 @@ from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.planning import LimitPlan, PlannedModule, Request
 from jaxmem.planning.aim import ANYTHING
 from jaxmem.planning.promise import Promise
-from jaxmem.versions import choose, version_search
+from jaxmem.versions import block_versions, blocks, choose, version_search
 from jaxmem.versions.version import Version
 from jaxmem.versions.version_search import VersionSearch
 
@@ -58,6 +58,16 @@ class _Planner:
     self.num_planned += 1
     plan = mock.Mock(spec=LimitPlan, schedule_s=schedule_s)
     return mock.Mock(spec=PlannedModule, decision=plan)
+
+
+class _VainPlanner(_Planner):
+  """Finds no edits."""
+
+  def sketched_s(self, limit_bytes, wanted):
+    return None
+
+  def find(self, limit_bytes, wanted=ANYTHING):
+    return None
 
 
 class _Schedules(ScheduleCapture):
@@ -243,6 +253,45 @@ class MonotoneTest(parameterized.TestCase):
     # own plan keeps the limit.
     self.assertEqual(version.choice is not None, is_tried)
     self.assertEqual(schedules.num_compiles > 1, is_tried)
+
+  @parameterized.parameters(True, False)
+  def test_blocks_keep_less_where_that_took_more_than_expected(self, has_edits):
+    traced = traced_case()
+    step = blocks.BlockStep(traced.jaxpr)
+    number = step.blocks.number
+    most = blocks.BlockChoice(num_groups=number, keep_bytes=10**9)
+    room = step.recompute(most, cost.CPU).kept_bytes // 2
+    schedules = _Schedules(traced, 4 * room, edits_s=9.0, blocks_s=0.5)
+    kept = []
+
+    def planner(version, platform):
+      if version is traced:
+        return schedules.as_written
+      kept.append(version.keep_bytes)
+      # It takes a quarter more than is kept.
+      total_bytes = room + 5 * version.keep_bytes // 4
+      is_vain = not has_edits and total_bytes > 2 * room
+      made = _VainPlanner if is_vain else _Planner
+      return made(total_bytes, 1.5, 0.0)
+
+    def recomputing(base, choice, recomputed):
+      version = mock.Mock(spec=TracedStep, keep_bytes=recomputed.kept_bytes)
+      return dataclasses.replace(base, step=version, choice=choice)
+
+    with (
+      schedules.searching(2 * room) as search,
+      mock.patch.object(Request, "planner", side_effect=planner),
+      mock.patch.object(block_versions, "recomputing_blocks", recomputing),
+    ):
+      search.recompute_blocks(step, None)
+    nothing, *some = kept
+    self.assertEqual(nothing, 0)
+    self.assertGreater(5 * some[0] // 4, room)
+    if has_edits:
+      self.assertLen(some, 1)
+    else:
+      self.assertLess(some[-1], some[-2])
+      self.assertLessEqual(5 * some[-1] // 4, room)
 
   @parameterized.parameters(
     ("cuda", 0.009, True), ("cuda", 0.011, False), ("cpu", 0.009, False)
