@@ -5,6 +5,7 @@ python -m benchmarks.budget_report
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from absl import app
@@ -39,18 +40,35 @@ _MATCH_TITLES = (
   "planning s",
   "XLA s",
 )
+_HELD_OUT_TITLES = (
+  "step",
+  "instructions",
+  "limits, of XLA's %",
+  "policies %",
+  "jaxmem %",
+  "edits, at least %",
+  "half",
+  "behind",
+  "planning s",
+  "XLA s",
+)
+# What a plan may take more, as a share of the step, and not be behind.
+_ALIKE = 5e-4
 
 
 def main(argv: list[str]) -> None:
   """Fills the page."""
   del argv
   rows = [r for r in page.read_rows("budget.jsonl") if not r.get("on_host")]
+  held_out = [r for r in rows if r.get("held_out")]
+  rows = [r for r in rows if not r.get("held_out")]
   matches = [r for r in rows if r["kind"] == "match"]
   rows = [r for r in rows if r["kind"] != "match"]
   steps = dict.fromkeys(map(_step, rows))
   text = "\n".join(_part([r for r in rows if _step(r) == s]) for s in steps)
   half = page.table(_MATCH_TITLES, map(_match_cells, matches))
-  page.fill("budget.md", {"tables": text, "half": half}, {})
+  tables = {"tables": text, "half": half, "held out": _held_out(held_out)}
+  page.fill("budget.md", tables, {})
 
 
 def _step(row: page.Row) -> tuple[str, int, str]:
@@ -109,6 +127,68 @@ def _match_cells(row: page.Row) -> list[str]:
     str(row["planning_s"]),
     str(row["compile_s"]),
   ]
+
+
+def _held_out(rows: Sequence[page.Row]) -> str:
+  """Returns what steps take that nobody tuned on, and a table of them."""
+  found = [r for r in rows if "error" not in r]
+  behind = [r for r in rows if _is_behind(r)]
+  worst = max(
+    (1 + r["schedule_extra"]) / (1 + r["policies_schedule_extra"])
+    for r in found
+  )
+  shares = [
+    r["planning_s"] / (r["compile_s"] / r["num_compiles"]) for r in rows
+  ]
+  steps = dict.fromkeys(r["model"] for r in rows)
+  lines = (
+    f"These are {len(steps)} steps, each at the bytes of policies: {len(rows)}"
+    f" limits. {sum(map(_is_half, rows))} plans add at most half of what the"
+    f" fastest policy adds, {len(rows) - len(behind)} at most as much,"
+    f" {len(found) - len(rows) + len(behind)} add more, by"
+    f" {100 * (worst - 1):.1f}% of the schedule at worst, and"
+    f" {len(rows) - len(found)} limits have no plan.",
+    f"Planning takes {statistics.median(shares):.1f} times the CPU time of one"
+    f" compile up to the schedule by the median, {max(shares):.1f} at worst,"
+    f" {max(r['planning_s'] for r in rows):.1f} s at most, besides"
+    f" {statistics.median(r['num_compiles'] for r in rows):.0f} such compiles"
+    " by the median.",
+  )
+  cells = [
+    _held_out_cells([r for r in rows if r["model"] == step]) for step in steps
+  ]
+  return page.bullets(lines) + "\n" + page.table(_HELD_OUT_TITLES, cells)
+
+
+def _held_out_cells(rows: Sequence[page.Row]) -> list[str]:
+  extras = [
+    _percent(r["schedule_extra"]) if "error" not in r else "none" for r in rows
+  ]
+  return [
+    f"`{rows[0]['model']}`",
+    str(max(r.get("num_instructions", 0) for r in rows)),
+    ", ".join(f"{100 * r['limit_fraction']:.0f}" for r in rows),
+    ", ".join(_percent(r["policies_schedule_extra"]) for r in rows),
+    ", ".join(extras),
+    ", ".join(_percent(r["least_schedule_extra"]) for r in rows),
+    str(sum(map(_is_half, rows))),
+    str(sum(map(_is_behind, rows))),
+    f"{statistics.median(r['planning_s'] for r in rows):.1f}",
+    f"{statistics.median(r['compile_s'] for r in rows):.1f}",
+  ]
+
+
+def _is_half(row: page.Row) -> bool:
+  """Whether a plan adds half of what policies add, or less where they do."""
+  policies = row["policies_schedule_extra"]
+  half = policies / 2 if policies > 0.0 else policies
+  return "error" not in row and row["schedule_extra"] <= half
+
+
+def _is_behind(row: page.Row) -> bool:
+  """Whether policies are faster, or there is no plan."""
+  most = row["policies_schedule_extra"] + _ALIKE
+  return "error" in row or row["schedule_extra"] > most
 
 
 def _percent(share: float) -> str:

@@ -46,6 +46,37 @@ class FindTest(parameterized.TestCase):
     found = find_blocks(blocks_cases.values("bfloat16"))
     self.assertLen(found, blocks_cases.NUM_BLOCKS)
 
+  @parameterized.parameters(
+    (jnp.bfloat16, 64, False),
+    # Fewer rows than are looked up are cheap to convert again, and in the
+    # table's own type there is nothing to convert.
+    (jnp.bfloat16, 4, True),
+    (jnp.float32, 64, True),
+  )
+  def test_a_table_is_not_converted_again(self, dtype, num_rows, is_in_block):
+    width = 64
+
+    def loss(params, tokens):
+      table, layers = jax.tree.map(lambda x: x.astype(dtype), params)
+      x = table[tokens]
+      for layer in layers:
+        centred = x - jnp.mean(x, axis=-1, keepdims=True)
+        x = x + jnp.sin(jnp.tanh(centred @ layer))
+      return jnp.mean(x.astype(jnp.float32) ** 2)
+
+    layers = [jnp.ones((width, width))] * 4
+    params = jnp.ones((num_rows, width)), layers
+    tokens = jnp.zeros(16, jnp.int32)
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(params, tokens)
+    values = Values(flatten(jaxpr))
+    found = find_blocks(values)
+    self.assertLen(found, 4)
+    first, *_ = make_groups(values, found, 4)
+    recipe = make_recipe(first, ())
+    assert recipe is not None
+    again = {values.eqns[index].primitive.name for index in recipe.eqns}
+    self.assertEqual("gather" in again, is_in_block)
+
   def test_each_forward_pass_has_its_blocks(self):
     found = find_blocks(blocks_cases.values("two losses"))
     self.assertLen(found, 2 * blocks_cases.NUM_BLOCKS)

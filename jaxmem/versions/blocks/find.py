@@ -18,7 +18,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jax.extend import core
 
-from jaxmem.versions.blocks.recipe import Block, make_groups, make_recipe
+from jaxmem.versions.blocks.recipe import (
+  Block,
+  Recipe,
+  make_groups,
+  make_recipe,
+)
 from jaxmem.versions.bodies import num_runs
 from jaxmem.versions.equation_cost import product_flops
 from jaxmem.versions.values import Values, num_bytes, operands, results
@@ -97,8 +102,26 @@ class _Forward:
     for cut in reversed(cuts[:-1]):
       if self._held(cut, kept[-1]) >= least or len(kept) == 1:
         kept.append(cut)
-    kept[-1] = cuts[0]
+    if not self._makes_much_on_the_way(cuts[0], *kept[:-3:-1]):
+      kept[-1] = cuts[0]
     return kept[::-1]
+
+  def _makes_much_on_the_way(self, start: int, first: int, stop: int) -> bool:
+    """Whether what lies before the first block had better not run again.
+
+    It makes something larger than what the block reads of it, as where rows are
+    looked up in a table that is converted first.
+    """
+    recipe = self._recipe(start, stop)
+    again = [i for i in recipe.eqns if i < first] if recipe else []
+    activations = {v for i, v in self._activations() if i < first}
+    read, on_the_way = [0], [0]
+    for var in (v for i in again for v in results(self._values.eqns[i])):
+      if any(first <= r < stop for r in self._values.readers.get(var, ())):
+        read.append(num_bytes(var) if var in activations else 0)
+      else:
+        on_the_way.append(num_bytes(var))
+    return max(on_the_way) > sum(read) > 0
 
   def _repetitions(
     self, start: int, end: int, least: float
@@ -151,11 +174,14 @@ class _Forward:
 
   def _recomputed_flops(self, start: int, stop: int) -> float:
     """Returns the flops of products that recomputing a block takes."""
-    values = self._values
-    (group,) = make_groups(values, [Block(start, stop, self._end)], 1)
-    recipe = make_recipe(group, ())
+    recipe = self._recipe(start, stop)
     eqns = recipe.eqns if recipe else ()
-    return sum(_flops(values.eqns[index]) for index in eqns)
+    return sum(_flops(self._values.eqns[index]) for index in eqns)
+
+  def _recipe(self, start: int, stop: int) -> Recipe | None:
+    """Says how a block is recomputed that keeps nothing."""
+    (group,) = make_groups(self._values, [Block(start, stop, self._end)], 1)
+    return make_recipe(group, ())
 
   def _held(self, start: int, end: int) -> int:
     return int(self._residual_bytes[end] - self._residual_bytes[start])
