@@ -141,6 +141,8 @@ def _held_out(rows: Sequence[page.Row]) -> str:
     r["planning_s"] / (r["compile_s"] / r["num_compiles"]) for r in rows
   ]
   steps = dict.fromkeys(r["model"] for r in rows)
+  measured = [r for r in found if r["is_measured"]]
+  exact = [r for r in measured if r["temp_bytes"] == r["predicted_temp_bytes"]]
   lines = (
     f"These are {len(steps)} steps, each at the bytes of policies: {len(rows)}"
     f" limits. {sum(map(_is_half, rows))} plans add at most half of what the"
@@ -153,6 +155,8 @@ def _held_out(rows: Sequence[page.Row]) -> str:
     f" {max(r['planning_s'] for r in rows):.1f} s at most, besides"
     f" {statistics.median(r['num_compiles'] for r in rows):.0f} such compiles"
     " by the median.",
+    f"{len(measured)} plans were compiled to the end (`--compile`); for"
+    f" {len(exact)} of them XLA took what was predicted, to the byte.",
   )
   cells = [
     _held_out_cells([r for r in rows if r["model"] == step]) for step in steps

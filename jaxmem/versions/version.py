@@ -204,7 +204,7 @@ def stacking_less(
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes // parts,
     dropped=(*rewritten.dropped, *rewritten.stacked),
-    extra_s=base.extra_s + rewritten.again_s,
+    extra_s=base.extra_s + rewritten.again_s / parts,
     answers=rewritten.answers,
   )
 

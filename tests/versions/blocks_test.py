@@ -341,6 +341,8 @@ class DevicesTest(absltest.TestCase):
     self.assertNotEmpty(found[0].dropped)
     self.assertEqual(found[1].dropped, found[0].dropped)
     self.assertEqual(found[1].saved_bytes, found[0].saved_bytes // 2)
+    self.assertNotEqual(found[0].extra_s, 0.0)
+    self.assertAlmostEqual(found[1].extra_s, found[0].extra_s / 2, places=12)
 
 
 @functools.cache
