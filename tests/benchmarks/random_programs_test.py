@@ -31,7 +31,7 @@ from jaxmem import planning, targets
 pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 
 # Short ones, and long ones, which are marked slow.
-_NUM_QUICK_SHORT = 100
+_NUM_QUICK_SHORT = 70
 _NUM_SHORT = 300
 _NUM_SEEDS = 300
 # The devices that every test process has, and how many programs over them.
