@@ -132,7 +132,8 @@ def _match_cells(row: page.Row) -> list[str]:
 def _held_out(rows: Sequence[page.Row]) -> str:
   """Returns what steps take that nobody tuned on, and a table of them."""
   found = [r for r in rows if "error" not in r]
-  behind = [r for r in rows if _is_behind(r)]
+  num_without = len(rows) - len(found)
+  num_behind = sum(map(_is_behind, rows))
   worst = max(
     (1 + r["schedule_extra"]) / (1 + r["policies_schedule_extra"])
     for r in found
@@ -146,10 +147,10 @@ def _held_out(rows: Sequence[page.Row]) -> str:
   lines = (
     f"These are {len(steps)} steps, each at the bytes of policies: {len(rows)}"
     f" limits. {sum(map(_is_half, rows))} plans add at most half of what the"
-    f" fastest policy adds, {len(rows) - len(behind)} at most as much,"
-    f" {len(found) - len(rows) + len(behind)} add more, by"
+    f" fastest policy adds, {len(rows) - num_behind} at most as much,"
+    f" {num_behind - num_without} add more, by"
     f" {100 * (worst - 1):.1f}% of the schedule at worst, and"
-    f" {len(rows) - len(found)} limits have no plan.",
+    f" {num_without} limits have no plan.",
     f"Planning takes {statistics.median(shares):.1f} times the CPU time of one"
     f" compile up to the schedule by the median, {max(shares):.1f} at worst,"
     f" {max(r['planning_s'] for r in rows):.1f} s at most, besides"

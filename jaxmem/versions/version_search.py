@@ -201,10 +201,11 @@ class VersionSearch:
         elif tried.planner.step_s >= fastest.planner.step_s:
           break
         fastest = tried
-    if fastest is None or self._device.platform == "cpu":
+    if fastest is None or not amounts or self._device.platform == "cpu":
       return
-    # On a GPU there is a kernel for each stack, and XLA fuses and lays out
-    # otherwise what makes it, which can cost more than the jaxpr says.
+    # What drops all was not tried. On a GPU there is a kernel for each stack,
+    # and XLA fuses and lays out otherwise what makes it, which can cost more
+    # than the jaxpr says.
     version = stacking_less(base.version, "all", self._device)
     more_s = version.extra_s - seen[fastest.version.dropped]
     most_s = TUNING.loops.all_share * base.planner.step_s

@@ -102,8 +102,9 @@ class _Forward:
     for cut in reversed(cuts[:-1]):
       if self._held(cut, kept[-1]) >= least or len(kept) == 1:
         kept.append(cut)
-    if not self._makes_much_on_the_way(cuts[0], *kept[:-3:-1]):
-      kept[-1] = cuts[0]
+    start, first, stop = cuts[0], kept[-1], kept[-2]
+    if start < first and not self._makes_much_on_the_way(start, first, stop):
+      kept[-1] = start
     return kept[::-1]
 
   def _makes_much_on_the_way(self, start: int, first: int, stop: int) -> bool:
@@ -115,13 +116,13 @@ class _Forward:
     recipe = self._recipe(start, stop)
     again = [i for i in recipe.eqns if i < first] if recipe else []
     activations = {v for i, v in self._activations() if i < first}
-    read, on_the_way = [0], [0]
+    read_bytes = most_bytes = 0
     for var in (v for i in again for v in results(self._values.eqns[i])):
-      if any(first <= r < stop for r in self._values.readers.get(var, ())):
-        read.append(num_bytes(var) if var in activations else 0)
-      else:
-        on_the_way.append(num_bytes(var))
-    return max(on_the_way) > sum(read) > 0
+      if not any(first <= r < stop for r in self._values.readers.get(var, ())):
+        most_bytes = max(most_bytes, num_bytes(var))
+      elif var in activations:
+        read_bytes += num_bytes(var)
+    return most_bytes > read_bytes > 0
 
   def _repetitions(
     self, start: int, end: int, least: float
