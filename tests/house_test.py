@@ -58,9 +58,9 @@ _RESULT_TYPES = frozenset({"Budget", "ModulePlan", "PlanData"})
 # that XLA rematerialises nothing of, and answers in a file of their own, 150,
 # what loops stack in place of what they drop, and bits of what they make
 # again from what is broadcast, 210, versions that XLA cannot compile 100,
-# kernels that write stacks 75, and blocks that keep less, and whose first one
-# converts no table, 45.
-_MAX_REACHED_LINES = 35_011
+# kernels that write stacks 75, blocks that keep less, and whose first one
+# converts no table, 45, and searches of versions in four files, 65.
+_MAX_REACHED_LINES = 35_076
 
 
 def _sources() -> Iterator[tuple[str, str]]:

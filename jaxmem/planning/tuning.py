@@ -204,7 +204,7 @@ class Tuning:
     overlap: For `planning.overlap`.
     fit: For `planning.fit`.
     promise: For `planning.promise`.
-    versions: For `versions.version_search`.
+    versions: For `versions.tried_versions` and what searches with it.
     loops: Likewise.
   """
 

@@ -18,15 +18,18 @@ from jaxmem.planning import (
   smallest_program_bytes,
 )
 from jaxmem.versions import blocks, scan
+from jaxmem.versions.best_version import best_version
+from jaxmem.versions.block_search import BlockSearch
 from jaxmem.versions.block_versions import BlockVersion
 from jaxmem.versions.compiled_version import compile_version, try_to_compile
+from jaxmem.versions.loop_search import stack_less, update_in_loops
+from jaxmem.versions.tried_versions import TriedVersions
 from jaxmem.versions.version import (
   Version,
   base_of,
   may_update,
   small_versions,
 )
-from jaxmem.versions.version_search import VersionSearch
 
 
 @paused_collector()
@@ -66,18 +69,18 @@ def pick(
     every = BlockVersion.every(base, step, rates)
     schedules.begin(every.version.step)
   compared = _for_comparison(request)
-  search = VersionSearch(as_written, schedules, compared)
-  xla_bytes = search.written.planner.xla_bytes
-  if xla_bytes > request.limit_bytes or search.written.waits:
+  versions = TriedVersions(as_written, schedules, compared)
+  xla_bytes = versions.written.planner.xla_bytes
+  if xla_bytes > request.limit_bytes or versions.written.waits:
     if is_changed:
-      search.begin_with(base)
+      versions.begin_with(base)
     if stacked_bytes:
-      search.stack_less(stacked_bytes)
+      stack_less(versions, stacked_bytes)
     if step.blocks.number:
-      search.recompute_blocks(step, every)
+      BlockSearch(versions, step).run(every)
     if updates:
-      search.update_in_loops()
-  best, outcome = search.best()
+      update_in_loops(versions)
+  best, outcome = best_version(versions)
   decided = None
   if compared == request:
     decided = DecidedModule.of(best.module, schedules.platform, outcome)

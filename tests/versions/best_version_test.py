@@ -19,9 +19,10 @@ from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.planning import LimitPlan, PlannedModule, Request
 from jaxmem.planning.aim import ANYTHING
 from jaxmem.planning.promise import Promise
-from jaxmem.versions import block_versions, blocks, choose, version_search
+from jaxmem.versions import block_versions, blocks, choose, loop_search
+from jaxmem.versions.block_search import BlockSearch
+from jaxmem.versions.tried_versions import TriedVersions
 from jaxmem.versions.version import Version
-from jaxmem.versions.version_search import VersionSearch
 
 
 class _Planner:
@@ -96,7 +97,7 @@ class _Schedules(ScheduleCapture):
     request = Request(options=OPTIONS, limit_bytes=limit_bytes)
     with mock.patch.object(Request, "planner", side_effect=self.planner):
       as_written = Version(step=self._written)
-      yield VersionSearch(as_written, self, request)
+      yield TriedVersions(as_written, self, request)
 
   def pick(self, limit_bytes, options=OPTIONS):
     request = Request(options=options, limit_bytes=limit_bytes)
@@ -142,9 +143,9 @@ class MonotoneTest(parameterized.TestCase):
     limit, edits_s, planner = 10**9 // 2, 0.25, schedules.as_written
     # A sketch that no refining makes any better.
     sketch = mock.patch.object(planner, "sketched_s", return_value=1 + edits_s)
-    with schedules.searching(limit) as search, sketch:
-      seconds = 1 + share * edits_s - search._device.mapping_s(limit)
-      self.assertTrue(search._is_promising(seconds, limit))
+    with schedules.searching(limit) as versions, sketch:
+      seconds = 1 + share * edits_s - versions.device.mapping_s(limit)
+      self.assertTrue(versions.is_promising(seconds, limit))
     self.assertEqual(planner.num_planned, expected)
 
   @pytest.mark.slow
@@ -279,11 +280,11 @@ class MonotoneTest(parameterized.TestCase):
       return dataclasses.replace(base, step=version, choice=choice)
 
     with (
-      schedules.searching(2 * room) as search,
+      schedules.searching(2 * room) as versions,
       mock.patch.object(Request, "planner", side_effect=planner),
       mock.patch.object(block_versions, "recomputing_blocks", recomputing),
     ):
-      search.recompute_blocks(step, None)
+      BlockSearch(versions, step).run(None)
     nothing, *some = kept
     self.assertEqual(nothing, 0)
     self.assertGreater(5 * some[0] // 4, room)
@@ -322,13 +323,13 @@ class MonotoneTest(parameterized.TestCase):
       return _Planner(490, step_s, 0.0)
 
     with (
-      schedules.searching(500) as search,
-      mock.patch.object(version_search, "stacking_less", stacking_less),
+      schedules.searching(500) as versions,
+      mock.patch.object(loop_search, "stacking_less", stacking_less),
       mock.patch.object(Request, "planner", side_effect=planner),
       mock.patch.object(Request, "device") as device,
     ):
       device.return_value = mock.Mock(platform=platform, num_devices=1)
-      search.stack_less(800)
+      loop_search.stack_less(versions, 800)
     self.assertEqual(tried, [500, 600] + ["all"] * is_tried)
 
   @parameterized.parameters(
@@ -351,6 +352,18 @@ class MonotoneTest(parameterized.TestCase):
       version = schedules.pick(500)
     self.assertIsNone(version.choice)
     self.assertEqual(schedules.as_written.num_planned, 1)
+
+  def test_what_could_not_be_compiled_is_not_compiled_again(self):
+    schedules = _Schedules(traced_case(), 1000, 1.0, 0.01)
+    error = jax.errors.JaxRuntimeError("INTERNAL: No supported config found")
+    with schedules.searching(500) as versions:
+      version = dataclasses.replace(
+        versions.base.version, step=traced_case(), dropped=("x",)
+      )
+      with mock.patch.object(schedules, "module", side_effect=error) as module:
+        self.assertIsNone(versions.compile(version))
+        self.assertIsNone(versions.compile(version))
+      module.assert_called_once()
 
   def test_a_step_that_cannot_be_compiled_is_an_error(self):
     schedules = _Schedules(traced_case(), 1000, 1.0, 0.01)

@@ -1,0 +1,90 @@
+"""Which versions whose loops stack less are compiled for a byte limit."""
+
+from __future__ import annotations
+
+import math
+
+from jaxmem.planning import TUNING
+from jaxmem.versions.compared import ComparedVersion
+from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
+from jaxmem.versions.tried_versions import TriedVersions
+from jaxmem.versions.update_versions import updated_versions
+from jaxmem.versions.version import stacking_less
+
+
+def stack_less(versions: TriedVersions, stacked_bytes: int) -> None:
+  """Tries a few amounts that loops do not stack, in ascending order.
+
+  The cheapest drops come first: once what fits takes longer than with less
+  dropped, all that drops more does so as well, but for what drops all.
+
+  Args:
+    versions: What was tried; more is added.
+    stacked_bytes: What could be dropped.
+  """
+  base = versions.base
+  least_bytes = base.planner.least_bytes
+  excess_bytes = max(0, base.excess_bytes)
+  # Edits may find the other half elsewhere.
+  may_halve = least_bytes - excess_bytes // 2 <= versions.limit_bytes
+  amounts = amounts_to_drop(
+    excess_bytes, stacked_bytes, may_halve, leaves_little=versions.is_fast
+  )
+  # What was dropped, and what that takes by the jaxpr.
+  seen: dict[tuple[str, ...], float] = {}
+  fastest: ComparedVersion | None = None
+  while amounts:
+    amount = amounts.pop(0)
+    version = stacking_less(base.version, amount, versions.device)
+    if version.dropped in seen:
+      continue
+    seen[version.dropped] = version.extra_s
+    tried = versions.compile(version)
+    if tried is not None and tried.fits:
+      if versions.is_fast:
+        return
+      if fastest is None:
+        spare_bytes = versions.limit_bytes - tried.planner.total_bytes
+        amounts[:0] = less_to_drop(amount, excess_bytes, spare_bytes)
+      elif tried.planner.step_s >= fastest.planner.step_s:
+        break
+      fastest = tried
+  if fastest is None or not amounts or versions.device.platform == "cpu":
+    return
+  # What drops all was not tried. On a GPU there is a kernel for each stack,
+  # and XLA fuses and lays out otherwise what makes it, which can cost more
+  # than the jaxpr says.
+  version = stacking_less(base.version, "all", versions.device)
+  more_s = version.extra_s - seen[fastest.version.dropped]
+  most_s = TUNING.loops.all_share * base.planner.step_s
+  if version.dropped not in seen and more_s <= most_s:
+    versions.compile(version)
+
+
+def update_in_loops(versions: TriedVersions) -> None:
+  """Lets loops update what some versions are too large by.
+
+  Args:
+    versions: What was tried; more is added.
+  """
+  fitting = [t.schedule_s for t in versions.compiled if t.fits]
+  best_s = min(fitting, default=math.inf)
+  most = TUNING.versions.max_updated
+  waiting = updated_versions(versions.compiled, versions.device)[:most]
+  for each in waiting:
+    if each.schedule_s >= best_s:
+      continue
+    if versions.is_fast and not versions.is_much_faster(each.schedule_s):
+      continue
+    tried = versions.compile(each.version)
+    if tried is None:
+      continue
+    if tried.fits:
+      best_s = min(best_s, tried.schedule_s)
+    elif each.fits:
+      # An iteration holds what it is about to write.
+      missing_bytes = versions.device.num_devices * tried.excess_bytes
+      more = each.with_more(missing_bytes, versions.device)
+      is_last = len(waiting) >= 2 * most
+      if more is not None and more.fits and not is_last:
+        waiting.append(more)
