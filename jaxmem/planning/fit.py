@@ -14,17 +14,16 @@ import functools
 import math
 import time
 from collections.abc import Iterable, Iterator
-from typing import NoReturn
 
 from jaxmem_hlo.module import Module
 
-from jaxmem import cost, units
-from jaxmem.errors import InfeasibleError, name_buffers
+from jaxmem import cost
 from jaxmem.options import Options
 from jaxmem.planning.aim import ANYTHING, VIEWS, Wanted
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import EditBound, LimitPlan, PlannedModule
 from jaxmem.planning.edit_search import EditSearch
+from jaxmem.planning.infeasible import raise_infeasible
 from jaxmem.planning.inner_orders import without_needless
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
@@ -37,8 +36,6 @@ from jaxmem.planning.smallest import find_smallest
 from jaxmem.planning.tuning import TUNING
 
 _TUNING = TUNING.fit
-# How many of the buffers that are needed at once an error names.
-_NUM_NAMED = 8
 
 
 class LimitPlanner:
@@ -155,6 +152,16 @@ class LimitPlanner:
       self._planned, self._device, temp_bytes, again_s=again_s
     )
 
+  def kept_room(self, limit_bytes: int, scope: str) -> int:
+    """Returns the bytes that are left for what need not be made again.
+
+    Args:
+      limit_bytes: Most bytes of arguments, outputs and temporaries.
+      scope: See `kept_room`.
+    """
+    spare_bytes = limit_bytes - self.total_bytes
+    return self._planned.kept_room(scope, spare_bytes)
+
   def fit(
     self, limit_bytes: int, useful_bytes: int | None = None
   ) -> PlannedModule[LimitPlan]:
@@ -174,7 +181,7 @@ class LimitPlanner:
     with self._timed():
       best = self._smallest(useful_bytes)
       if best.temp_bytes > room:
-        _raise_infeasible(self._name, best, self._search.least_base(), room)
+        raise_infeasible(self._name, best, self._search.least_base(), room)
     return self._plan(best, room, limit_bytes)
 
   def find(
@@ -419,32 +426,3 @@ def smallest_program_bytes(planners: Iterable[LimitPlanner]) -> int:
     smallest = found if smallest is None else min(smallest, found)
   assert smallest is not None
   return smallest
-
-
-def _raise_infeasible(
-  name: str, best: Fit, least: OrderedModule, room: int
-) -> NoReturn:
-  base, bound = best.base, least.bound
-  smallest = base.fixed_bytes + best.temp_bytes
-  lowest = base.fixed_bytes + min(bound.num_bytes, best.temp_bytes)
-  fixed = units.format_bytes(base.fixed_bytes)
-  buffers = tuple(least.needed(bound.values[:_NUM_NAMED])) if room > 0 else ()
-  why = (
-    f"of which arguments and outputs are {fixed}, and no edits of these orders"
-    f" take less than {units.format_bytes(lowest)}. Needed at once, whatever is"
-    f" chosen: {name_buffers(buffers)}. Donate arguments, shrink the batch, or"
-    " compute the largest in parts."
-  )
-  if room <= 0:
-    why = (
-      f"and its arguments and outputs alone take {fixed}, which no plan"
-      " changes. Donate arguments, or make them smaller."
-    )
-  raise InfeasibleError(
-    f"No plan of {name} fits memory_limit"
-    f" {units.format_bytes(base.fixed_bytes + room)}: the smallest found takes"
-    f" {units.format_bytes(smallest)} ({smallest} bytes), {why}",
-    smallest_bytes=smallest,
-    lower_bound_bytes=lowest,
-    buffers=buffers,
-  )

@@ -35,6 +35,7 @@ from jaxmem.planning.budget_problem import from_module
 from jaxmem.planning.candidate_tuning import TUNING
 from jaxmem.planning.decision import ModulePlan, PlannedModule
 from jaxmem.planning.edit_predictor import EditPredictor
+from jaxmem.planning.kept_room import kept_room
 from jaxmem.rewrite import Edits
 
 _TUNING = TUNING.sketch
@@ -134,6 +135,15 @@ class OrderedModule:
       return 0.0
     rates = self._link.to_host_bytes_per_s, self._link.from_host_bytes_per_s
     return min(rates) * seconds
+
+  def kept_room(self, scope: str, spare_bytes: int) -> int:
+    """Returns the bytes there is room for until they are made again.
+
+    Args:
+      scope: See `kept_room`.
+      spare_bytes: Likewise.
+    """
+    return kept_room(self._entry, scope, spare_bytes)
 
   # Views.
 

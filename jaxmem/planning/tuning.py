@@ -145,6 +145,9 @@ class VersionTuning:
       made estimates of blocks agree with their schedules.
     hopeful_share: A version that recomputes takes at least this share of its
       estimated seconds.
+    doubt_share: A version whose blocks keep something may take this share of
+      the step less than that, on GPUs, where XLA fuses what products read into
+      them, so that next to nothing is made again, or writes it all the same.
     refined_share: At least this share of the estimated cost of edits is left
       when they are refined.
     usual_share: At least this share of the cost of a sketch is left, in most
@@ -165,6 +168,7 @@ class VersionTuning:
 
   fused_weight: float = 0.75
   hopeful_share: float = 0.93
+  doubt_share: float = 0.06
   refined_share: float = 0.85
   usual_share: float = 0.9
   least_joined_share: float = 0.02
@@ -188,11 +192,14 @@ class LoopTuning:
     all_share: On GPUs, what makes all again that loops would stack is tried
       where it is estimated to take at most this share of the step longer
       than the fastest that fits.
+    but_products_share: Likewise, of what makes all again but products. XLA was
+      found to take up to this share of the step less for it than estimated.
   """
 
   stacked_shares: tuple[float, ...] = (0.5, 0.75, 0.875)
   spare_share: float = 0.1
   all_share: float = 0.01
+  but_products_share: float = 0.06
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

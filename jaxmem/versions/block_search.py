@@ -65,7 +65,7 @@ class BlockSearch:
     if every is None:
       return
     room = self._versions.limit_bytes - every.planner.total_bytes
-    if room <= 0 and self._versions.device.num_devices > 1:
+    if room < 0 and self._versions.device.num_devices > 1:
       # What was gathered for the forward pass need not stay.
       choice = blocks.BlockChoice(
         num_groups=self._step.blocks.number, gathers_again=True
@@ -78,7 +78,7 @@ class BlockSearch:
         return
       room = self._versions.limit_bytes - every.planner.total_bytes
     self._keep(every, recomputed, room)
-    if room <= 0:
+    if room < 0:
       self._join(every, recomputed)
 
   def _keep(
@@ -94,28 +94,34 @@ class BlockSearch:
       nothing: What it recomputes.
       room: Bytes to spare in it; negative where it is too large.
     """
-    first = every.version.choice
+    first, versions = every.version.choice, self._versions
     assert first is not None
+    doubt_s = 0.0
+    if versions.device.platform != "cpu":
+      doubt_s = _TUNING.doubt_share * versions.base.planner.step_s
     keeping_of = functools.partial(
       keeping,
-      *(self._versions.base.version, self._step, first, nothing),
+      *(versions.base.version, self._step, first, nothing),
       added_s=every.version.extra_s,
-      rates=self._versions.device.rates,
+      doubt_s=doubt_s,
+      rates=versions.device.rates,
     )
-    amounts = amounts_to_keep(self._step, every, self._versions.device, room)
+    amounts = amounts_to_keep(
+      self._step, every, versions.device, versions.limit_bytes
+    )
     waiting = keeping_of(amounts=amounts)
     too_large: tuple[BlockVersion, ComparedVersion] | None = None
     kept = next(waiting, None)
     while kept is not None:
       later = None
       total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
-      seconds = self._versions.base.planner.step_s + kept.hopeful_s
-      if self._versions.is_promising(seconds, total_bytes):
-        if self._versions.schedules.begins_early:
+      seconds = versions.base.planner.step_s + kept.hopeful_s
+      if versions.is_promising(seconds, total_bytes):
+        if versions.schedules.begins_early:
           later = next(waiting, None)
           for each in filter(None, (kept, later)):
-            self._versions.schedules.begin(each.version.step)
-        tried = self._versions.compile(kept.version)
+            versions.schedules.begin(each.version.step)
+        tried = versions.compile(kept.version)
         if tried is not None and tried.fits:
           return
         too_large = tried and (kept, tried)

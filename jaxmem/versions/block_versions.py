@@ -10,6 +10,7 @@ from jaxmem.cost import Device, Rates
 from jaxmem.planning import TUNING
 from jaxmem.versions import blocks
 from jaxmem.versions.compared import ComparedVersion
+from jaxmem.versions.rules import RECOMPUTE_SCOPE
 from jaxmem.versions.version import Version, recomputing_blocks
 
 _TUNING = TUNING.versions
@@ -23,17 +24,20 @@ class BlockVersion:
     version: The version.
     recomputed: What it recomputes.
     added_s: An estimate of the seconds that it adds, without edits.
+    doubt_s: Seconds that it may well add less, if it adds any.
   """
 
   version: Version
   recomputed: blocks.Recomputed
   added_s: float = math.inf
+  doubt_s: float = 0.0
 
   @property
   def hopeful_s(self) -> float:
     """Seconds that it will hardly add less than."""
-    share = _TUNING.hopeful_share if self.added_s > 0.0 else 1.0
-    return share * self.added_s
+    if self.added_s <= 0.0:
+      return self.added_s
+    return _TUNING.hopeful_share * self.added_s - self.doubt_s
 
   @classmethod
   def every(
@@ -49,7 +53,10 @@ class BlockVersion:
 
 
 def amounts_to_keep(
-  step: blocks.BlockStep, every: ComparedVersion, device: Device, room: int
+  step: blocks.BlockStep,
+  every: ComparedVersion,
+  device: Device,
+  limit_bytes: int,
 ) -> list[int]:
   """Returns what versions are to keep at most, in bytes.
 
@@ -57,12 +64,16 @@ def amounts_to_keep(
     step: The step as it is written, with its blocks.
     every: The version that keeps nothing.
     device: The device planned for.
-    room: Bytes to spare in it; negative where it is too large.
+    limit_bytes: Most bytes of the whole program.
   """
   moved = every.hidden_bytes
-  if room <= 0:
+  room = limit_bytes - every.planner.total_bytes
+  if room < 0:
     # Only what is moved may be kept.
     return [room + moved] if room + moved > 0 else []
+  if device.platform != "cpu":
+    # There, more that is kept is more that is mapped.
+    room = every.planner.kept_room(limit_bytes, RECOMPUTE_SCOPE)
   # The planner mostly finds room for one thing more, or the host has it.
   amounts = [room + max(moved, step.blocks.crossing_bytes), room]
   temp_bytes = every.planner.total_bytes - every.planner.fixed_bytes
@@ -82,6 +93,7 @@ def keeping(
   amounts: Iterable[int],
   added_s: float,
   rates: Rates,
+  doubt_s: float = 0.0,
 ) -> Iterator[BlockVersion]:
   """Yields versions that keep something.
 
@@ -93,6 +105,7 @@ def keeping(
     amounts: What each may keep at most, in bytes.
     added_s: What that version adds according to its schedule, in seconds.
     rates: Of the device planned for.
+    doubt_s: See `BlockVersion`.
   """
   seen = {0}
   for keep_bytes in amounts:
@@ -105,6 +118,7 @@ def keeping(
       version=recomputing_blocks(base, choice, kept),
       recomputed=kept,
       added_s=_added_seconds(added_s, nothing, kept),
+      doubt_s=doubt_s,
     )
 
 

@@ -50,6 +50,6 @@ def less_to_drop(
   """
   saved_bytes = excess_bytes + spare_bytes
   is_little = spare_bytes <= _TUNING.spare_share * saved_bytes
-  if amount == "all" or not excess_bytes or is_little:
+  if isinstance(amount, str) or not excess_bytes or is_little:
     return []
   return [amount * excess_bytes // saved_bytes]

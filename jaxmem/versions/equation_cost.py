@@ -168,6 +168,19 @@ def is_heavy_eqn(eqn: core.JaxprEqn) -> bool:
   return name in _HEAVY or name in COLLECTIVES or product_flops(eqn) > 0
 
 
+def is_lone_product(eqn: core.JaxprEqn) -> bool:
+  """Whether an equation is heavy, and not a product within a batch.
+
+  Those of attention, one for each head, have results that are larger than what
+  they are made of, and take little. `dots_with_no_batch_dims_saveable` of
+  `jax.checkpoint_policies` draws the same line.
+  """
+  if eqn.primitive.name == "dot_general":
+    _, (batch, _) = eqn.params["dimension_numbers"]
+    return not batch
+  return is_heavy_eqn(eqn)
+
+
 def is_reduction(eqn: core.JaxprEqn) -> bool:
   """Whether an equation sums elements up, or finds the largest, or the like."""
   return eqn.primitive.name in _ELEMENT_REDUCTIONS

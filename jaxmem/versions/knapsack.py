@@ -24,6 +24,8 @@ from jaxmem.solver import cpsat
 # CP-SAT counts in integers.
 _PICOSECONDS_PER_S = 1e12
 _MAX_DETERMINISTIC_TIME = 20.0
+# More than a kernel takes in all iterations, so that a drop is made.
+_ALWAYS_S = 0.1
 # The same step is asked about several times while a version of it is chosen.
 _MAX_CHOICES_REMEMBERED = 8
 
@@ -35,11 +37,13 @@ class Drop(NamedTuple):
     size_bytes: What that saves.
     relief_s: What writing and reading it took.
     name: What it is called, if it has a name.
+    is_product: Whether it is the result of a product, or of as heavy a kernel.
   """
 
   size_bytes: int
   relief_s: float = 0.0
   name: str = ""
+  is_product: bool = False
 
 
 class Work(NamedTuple):
@@ -50,11 +54,13 @@ class Work(NamedTuple):
     size_bytes: What it needs memory for, all the while.
     name: What it is called, if whether it is done does not follow from the
       drops.
+    is_product: Whether it is a product, or as heavy a kernel, that runs again.
   """
 
   seconds: float
   size_bytes: int = 0
   name: str = ""
+  is_product: bool = False
 
 
 class Need(NamedTuple):
@@ -95,6 +101,22 @@ class DropProblem(NamedTuple):
     works = tuple(self.works[i - number].name for i in chosen if i >= number)
     return drops, works
 
+  def keeping_products(self) -> "DropProblem":
+    """Returns the choice to drop all for which no product has to run again.
+
+    It has the same drops and works, and so the same answers.
+    """
+    drops = tuple(
+      d if d.is_product else d._replace(relief_s=_ALWAYS_S) for d in self.drops
+    )
+    # Nothing serves what a product would need.
+    never = tuple(
+      Need(False, index, (), ())
+      for index, work in enumerate(self.works)
+      if work.is_product
+    )
+    return DropProblem(drops, self.works, (*self.needs, *never))
+
   def seconds(self, chosen: Sequence[int]) -> float:
     """Returns what a choice that `choose` made takes, its relief deducted."""
     number = len(self.drops)
@@ -120,6 +142,8 @@ def choose(
   problem: DropProblem,
   save_bytes: int | None,
   max_deterministic_time: float = _MAX_DETERMINISTIC_TIME,
+  *,
+  is_free: bool = False,
 ) -> tuple[int, ...]:
   """Chooses the cheapest drops that save enough.
 
@@ -128,13 +152,15 @@ def choose(
     save_bytes: What to save; None for as much as possible. If it is more than
       that, as much as possible is saved, in the fewest seconds.
     max_deterministic_time: CP-SAT's work on each of two questions.
+    is_free: Whether to drop what saves time although no bytes need be saved.
 
   Returns:
     Indices of the drops, ascending, and behind them those of named works, which
     are counted behind all drops; deterministic. The cheapest that could be
     found, if CP-SAT ran out of time.
   """
-  if not problem.drops or (save_bytes is not None and save_bytes <= 0):
+  is_saved = save_bytes is not None and save_bytes <= 0
+  if not problem.drops or (is_saved and not is_free):
     return ()
   model = cp_model.CpModel()
   drops = [model.new_bool_var(f"d{i}") for i in range(len(problem.drops))]
@@ -152,7 +178,8 @@ def choose(
   most_bytes = round(solver.objective_value) if solver else 0
   if most_bytes <= 0:
     return ()
-  model.add(saving >= min(save_bytes or most_bytes, most_bytes))
+  least_bytes = most_bytes if save_bytes is None else save_bytes
+  model.add(saving >= min(least_bytes, most_bytes))
   costs = [round(work.seconds * _PICOSECONDS_PER_S) for work in problem.works]
   relief = [round(drop.relief_s * _PICOSECONDS_PER_S) for drop in problem.drops]
   named = problem.named_works
@@ -192,13 +219,17 @@ class Chooser:
     problem: DropProblem,
     save_bytes: int | None,
     max_deterministic_time: float = _MAX_DETERMINISTIC_TIME,
+    *,
+    is_free: bool = False,
   ) -> tuple[int, ...]:
     """Returns what `choose` chooses: drops, and named works."""
     number = len(self.answers)
     if number < len(self._known):
       drops = self._known[number]
     else:
-      drops = choose(problem, save_bytes, max_deterministic_time)
+      drops = choose(
+        problem, save_bytes, max_deterministic_time, is_free=is_free
+      )
     self.answers.append(drops)
     return drops
 

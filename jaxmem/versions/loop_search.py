@@ -7,6 +7,7 @@ import math
 from jaxmem.planning import TUNING
 from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.drop_amounts import amounts_to_drop, less_to_drop
+from jaxmem.versions.scan import SaveBytes
 from jaxmem.versions.tried_versions import TriedVersions
 from jaxmem.versions.update_versions import updated_versions
 from jaxmem.versions.version import stacking_less
@@ -49,16 +50,25 @@ def stack_less(versions: TriedVersions, stacked_bytes: int) -> None:
       elif tried.planner.step_s >= fastest.planner.step_s:
         break
       fastest = tried
-  if fastest is None or not amounts or versions.device.platform == "cpu":
+  if fastest is None or versions.device.platform == "cpu":
     return
-  # What drops all was not tried. On a GPU there is a kernel for each stack,
-  # and XLA fuses and lays out otherwise what makes it, which can cost more
-  # than the jaxpr says.
-  version = stacking_less(base.version, "all", versions.device)
-  more_s = version.extra_s - seen[fastest.version.dropped]
-  most_s = TUNING.loops.all_share * base.planner.step_s
-  if version.dropped not in seen and more_s <= most_s:
-    versions.compile(version)
+  # On a GPU there is a kernel for each stack, and XLA fuses and lays out
+  # otherwise what makes it, which can cost more than the jaxpr says.
+  # The jaxpr does not know how many bytes it saves in XLA.
+  most_saved = 1.0 + TUNING.loops.spare_share
+  others: tuple[tuple[SaveBytes, float], ...] = (
+    ("all", TUNING.loops.all_share),
+    ("but products", TUNING.loops.but_products_share),
+  )
+  for other, share in others:
+    version = stacking_less(base.version, other, versions.device)
+    more_s = version.extra_s - seen[fastest.version.dropped]
+    if (
+      version.dropped not in seen
+      and more_s <= share * base.planner.step_s
+      and base.excess_bytes <= most_saved * version.saved_bytes
+    ):
+      versions.compile(version)
 
 
 def update_in_loops(versions: TriedVersions) -> None:

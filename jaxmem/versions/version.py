@@ -191,7 +191,7 @@ def stacking_less(
   parts = device.num_devices
   rewritten = scan.rewrite_step(
     base.step.jaxpr,
-    save_bytes if save_bytes == "all" else parts * save_bytes,
+    parts * save_bytes if isinstance(save_bytes, int) else save_bytes,
     device.rates,
     # On CPU the results of a step do not change by a bit. A GPU may choose
     # other kernels anyway, and memory traffic is what its time goes to.

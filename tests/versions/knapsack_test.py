@@ -104,6 +104,37 @@ class ChooseTest(parameterized.TestCase):
     self.assertEqual(choose(problem, 9), (0, 1))
     self.assertEqual(saving(problem, (0, 1)), (16, 11.0))
 
+  def test_all_goes_for_which_no_product_runs_again(self):
+    # The first is made of the second, or of a product that could be stacked;
+    # the second is the result of one; the third is not worth its work.
+    problem = DropProblem(
+      drops=(Drop(8, name="a"), Drop(8, is_product=True), Drop(8), Drop(8)),
+      works=(
+        Work(1.0),
+        Work(0.5, is_product=True),
+        Work(2.0, 16, "product"),
+        Work(0.25, is_product=True),
+        Work(9.0),
+      ),
+      needs=(
+        Need(True, 0, (0,), (0,)),
+        Need(False, 0, (), (1, 2)),
+        Need(True, 1, (1,), (3,)),
+        Need(True, 2, (2,), (4,)),
+        Need(True, 3, (3,), (3,)),
+      ),
+    )
+    relieved = problem._replace(
+      drops=tuple(d._replace(relief_s=1e-3) for d in problem.drops)
+    )
+    self.assertEqual(choose(relieved.keeping_products(), 0, is_free=True), ())
+    # What none of them takes in all iterations is relief enough.
+    works = tuple(w._replace(seconds=w.seconds / 1e3) for w in problem.works)
+    light = problem._replace(works=works).keeping_products()
+    # To stack the product takes as many bytes as both save, and no more.
+    self.assertEqual(choose(light, 0, is_free=True), (0, 2, 6))
+    self.assertEqual(choose(light, 0), ())
+
   def test_what_saves_less_than_it_takes_stays(self):
     problem = DropProblem(
       drops=(Drop(8),), works=(Work(0.0, 9),), needs=(Need(True, 0, (), (0,)),)

@@ -78,8 +78,10 @@ class AmountsTest(parameterized.TestCase):
   )
   def test_by_hand(self, bytes_per_s, offload, room, amounts):
     step = mock.Mock(spec=BlockStep, blocks=mock.Mock(crossing_bytes=_CROSSING))
-    every = _version(moved_bytes=_moved_bytes(bytes_per_s, offload))
-    found = amounts_to_keep(step, every, _DEVICE, room)
+    kept_room = mock.Mock(return_value=room)
+    moved_bytes = _moved_bytes(bytes_per_s, offload)
+    every = _version(moved_bytes=moved_bytes, kept_room=kept_room)
+    found = amounts_to_keep(step, every, _DEVICE, limit_bytes=room)
     self.assertEqual(found, amounts)
 
   def test_what_may_move_is_hoped_for(self):

@@ -14,6 +14,7 @@ from jax.extend import core
 from benchmarks import zoo
 from jaxmem import cost, targets
 from jaxmem.versions import scan
+from jaxmem.versions.equation_cost import is_lone_product
 from jaxmem.versions.knapsack import choose
 from jaxmem.versions.scan.levels import make_level
 from jaxmem.versions.scan.pairs import Residual
@@ -331,6 +332,44 @@ class RewriteTest(parameterized.TestCase):
     recipe = make_recipe(pair, {*rewritten.dropped, *rewritten.stacked})
     again = [pair.body.eqns[index].primitive.name for index in recipe.eqns]
     self.assertNotIn("dot_general", again)
+
+  def test_all_but_products_is_made_again(self):
+    # Rates at which products take next to nothing: they run again by choice.
+    rates = cost.for_target("h200")
+    layers, x = jnp.ones((5, 2, 16, 16)), jnp.linspace(0.1, 1.0, 8 * 16)
+    x = x.reshape(8, 16)
+
+    def step(layers):
+      def layer(x, weights):
+        heads = (x @ weights[0]).reshape(8, 4, 4)
+        scores = jax.nn.softmax(jnp.einsum("ahd,bhd->hab", heads, heads))
+        mixed = jnp.einsum("hab,bhd->ahd", scores, heads).reshape(8, 16)
+        return x + jnp.sin(mixed) @ weights[1], None
+
+      return jnp.sum(jax.lax.scan(layer, x, layers)[0] ** 2)
+
+    jaxpr = jax.make_jaxpr(jax.grad(step))(layers)
+    ((pair, _),) = make_level(jaxpr).walk()
+
+    def products_again(rewritten):
+      recipe = make_recipe(pair, {*rewritten.dropped, *rewritten.stacked})
+      eqns = [pair.body.eqns[index] for index in recipe.eqns]
+      return [e for e in eqns if e.primitive.name == "dot_general"]
+
+    every = scan.rewrite_step(jaxpr, "all", rates, keep_bits=False)
+    self.assertTrue(any(map(is_lone_product, products_again(every))))
+    some = scan.rewrite_step(jaxpr, "but products", rates, keep_bits=False)
+    # What runs again are those of heads, within a batch.
+    self.assertNotEmpty(products_again(some))
+    self.assertFalse(any(map(is_lone_product, products_again(some))))
+    again = scan.rewrite_step(
+      jaxpr, "all", rates, keep_bits=False, known=some.answers
+    )
+    self.assertEqual(again.dropped, some.dropped)
+    self.assertEqual(again.stacked, some.stacked)
+    got = jax.jit(core.jaxpr_as_fun(some.closed_jaxpr))(layers)
+    expected = jax.jit(jax.grad(step))(layers)
+    np.testing.assert_allclose(got[0], expected, rtol=1e-5, atol=1e-6)
 
   @pytest.mark.slow
   def test_derivatives_from_outside(self):

@@ -8,6 +8,7 @@ from jaxmem.cost import Rates
 from jaxmem.versions.equation_cost import (
   equation_seconds,
   is_heavy_eqn,
+  is_lone_product,
   is_reduction,
 )
 from jaxmem.versions.knapsack import Drop, DropProblem, Need, Work
@@ -49,11 +50,14 @@ def _drops(
   shards = level.num_shards
   launches = _launches(pair) if is_fused else [0] * len(pair.residuals)
   launch_s = _launches_s(pair, level, rates)
+  lone = filter(is_lone_product, pair.body.eqns)
+  products = {var for eqn in lone for var in results(eqn)}
   drops = [
     Drop(
       shards * r.size_bytes,
       number * launch_s + _moving_s(2.0 * r.size_bytes, level, rates),
       r.name,
+      is_product=any(map(products.__contains__, r.needed)),
     )
     for r, number in zip(pair.residuals, launches, strict=True)
   ]
@@ -156,7 +160,8 @@ def _add_needs(
       if index is None:
         works.append(Work(0.0, num_shards * pair.input_bytes[var]))
       else:
-        works.append(Work(seconds[index]))
+        is_product = is_lone_product(pair.body.eqns[index])
+        works.append(Work(seconds[index], is_product=is_product))
         pending.append(index)
     served = [work_of[key]]
     if var in further_stacks and var not in stays:

@@ -12,7 +12,7 @@ from jaxmem.versions.scan.levels import make_level
 from jaxmem.versions.scan.problem import make_problem
 from jaxmem.versions.scan.rewrite import rewrite_level
 
-SaveBytes = int | Literal["all"]
+SaveBytes = int | Literal["all", "but products"]
 
 # A rewritten loop may hold further pairs, one level deeper.
 _MAX_ROUNDS = 16
@@ -66,8 +66,9 @@ def rewrite_step(
   Args:
     closed_jaxpr: From `jax.make_jaxpr(fun)(...)` or `jax.jit(fun).trace(...)`.
     save_bytes: How many bytes to save, at the least cost in time; "all" to
-      save as much as possible. If the bytes cannot be saved, as much as
-      possible is.
+      save as much as possible, "but products" for all that is made again
+      without a product, whose results are stacked instead. If the bytes cannot
+      be saved, as much as possible is.
     rates: Of the device that will run the step.
     keep_bits: Whether XLA is kept from fusing recomputed residuals with what
       reads them, and from simplifying across. That takes time, since each is
@@ -78,7 +79,8 @@ def rewrite_step(
   Returns:
     The step, with equal results.
   """
-  remaining = None if save_bytes == "all" else save_bytes
+  keeps_products = save_bytes == "but products"
+  remaining = save_bytes if isinstance(save_bytes, int) else None
   result = Rewritten(
     closed_jaxpr=closed_jaxpr, dropped=(), stacked=(), saved_bytes=0
   )
@@ -86,7 +88,10 @@ def rewrite_step(
   for _ in range(_MAX_ROUNDS):
     level = make_level(result.closed_jaxpr)
     problem = make_problem(level, rates, is_fused=not keep_bits)
-    chosen = chooser.drops(problem, remaining)
+    if keeps_products:
+      chosen = chooser.drops(problem.keeping_products(), 0, is_free=True)
+    else:
+      chosen = chooser.drops(problem, remaining)
     dropped, stacked = problem.names(chosen)
     if not dropped:
       break
