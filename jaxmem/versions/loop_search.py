@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from jaxmem.planning import TUNING
 from jaxmem.versions.compared import ComparedVersion
@@ -50,11 +51,24 @@ def stack_less(versions: TriedVersions, stacked_bytes: int) -> None:
       elif tried.planner.step_s >= fastest.planner.step_s:
         break
       fastest = tried
-  if fastest is None or versions.device.platform == "cpu":
-    return
-  # On a GPU there is a kernel for each stack, and XLA fuses and lays out
-  # otherwise what makes it, which can cost more than the jaxpr says.
-  # The jaxpr does not know how many bytes it saves in XLA.
+  if fastest is not None and versions.device.platform != "cpu":
+    _try_others(versions, seen, seen[fastest.version.dropped])
+
+
+def _try_others(
+  versions: TriedVersions, seen: Collection[tuple[str, ...]], fastest_s: float
+) -> None:
+  """Tries what may take less than the jaxpr says, or be smaller.
+
+  On a GPU there is a kernel for each stack, and XLA fuses and lays out
+  otherwise what makes it.
+
+  Args:
+    versions: What was tried; more is added.
+    seen: What was dropped in these.
+    fastest_s: What the fastest that fits takes longer, by the jaxpr.
+  """
+  base = versions.base
   most_saved = 1.0 + TUNING.loops.spare_share
   others: tuple[tuple[SaveBytes, float], ...] = (
     ("all", TUNING.loops.all_share),
@@ -62,7 +76,7 @@ def stack_less(versions: TriedVersions, stacked_bytes: int) -> None:
   )
   for other, share in others:
     version = stacking_less(base.version, other, versions.device)
-    more_s = version.extra_s - seen[fastest.version.dropped]
+    more_s = version.extra_s - fastest_s
     if (
       version.dropped not in seen
       and more_s <= share * base.planner.step_s
