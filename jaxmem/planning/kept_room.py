@@ -20,7 +20,7 @@ def kept_room(entry: ComputationGraph, scope: str, spare_bytes: int) -> int:
   Args:
     entry: The program, in the order in which it runs.
     scope: A name scope of all that it makes a second time.
-    spare_bytes: What is left at its peak; positive.
+    spare_bytes: What is left at its peak; not negative.
 
   Returns:
     Bytes, if what is kept is spread over the program as is what it makes

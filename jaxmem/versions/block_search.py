@@ -64,8 +64,7 @@ class BlockSearch:
     every = self._versions.compile(first.version)
     if every is None:
       return
-    room = self._versions.limit_bytes - every.planner.total_bytes
-    if room < 0 and self._versions.device.num_devices > 1:
+    if not every.fits and self._versions.device.num_devices > 1:
       # What was gathered for the forward pass need not stay.
       choice = blocks.BlockChoice(
         num_groups=self._step.blocks.number, gathers_again=True
@@ -76,23 +75,16 @@ class BlockSearch:
       )
       if every is None:
         return
-      room = self._versions.limit_bytes - every.planner.total_bytes
-    self._keep(every, recomputed, room)
-    if room < 0:
+    self._keep(every, recomputed)
+    if not every.fits:
       self._join(every, recomputed)
 
-  def _keep(
-    self,
-    every: ComparedVersion,
-    nothing: blocks.Recomputed,
-    room: int,
-  ) -> None:
+  def _keep(self, every: ComparedVersion, nothing: blocks.Recomputed) -> None:
     """Lets blocks keep what there is room for, here or on the host.
 
     Args:
       every: The version that keeps nothing.
       nothing: What it recomputes.
-      room: Bytes to spare in it; negative where it is too large.
     """
     first, versions = every.version.choice, self._versions
     assert first is not None
@@ -126,6 +118,7 @@ class BlockSearch:
           return
         too_large = tried and (kept, tried)
       kept = later or next(waiting, None)
+    room = -every.excess_bytes
     if too_large is not None and room > 0:
       kept, tried = too_large
       self._keep_less(kept, tried, room, keeping_of)

@@ -159,8 +159,8 @@ def choose(
     are counted behind all drops; deterministic. The cheapest that could be
     found, if CP-SAT ran out of time.
   """
-  is_saved = save_bytes is not None and save_bytes <= 0
-  if not problem.drops or (is_saved and not is_free):
+  asks_nothing = save_bytes is not None and save_bytes <= 0
+  if not problem.drops or (asks_nothing and not is_free):
     return ()
   model = cp_model.CpModel()
   drops = [model.new_bool_var(f"d{i}") for i in range(len(problem.drops))]
