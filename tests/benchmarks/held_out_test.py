@@ -59,7 +59,9 @@ class HeldOutTest(parameterized.TestCase):
     plain = jax.eval_shape(build().make_args)
     self.assertEqual(_shapes(jax.eval_shape(step.make_args)), _shapes(plain))
     # jaxmem is measured against these: they must do something.
-    self.assertEqual("= remat2[" in jaxpr, policy is not None)
+    if policy is not None:
+      recomputed = jaxpr.count("= remat2[")
+      self.assertGreater(recomputed, self._trace(build()).count("= remat2["))
 
   @pytest.mark.slow
   def test_keras(self):
