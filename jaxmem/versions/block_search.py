@@ -16,7 +16,7 @@ from jaxmem.versions.block_versions import (
 )
 from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.tried_versions import TriedVersions
-from jaxmem.versions.version import recomputing_blocks
+from jaxmem.versions.version import may_read_again, recomputing_blocks
 
 _TUNING = TUNING.versions
 
@@ -64,10 +64,10 @@ class BlockSearch:
     every = self._versions.compile(first.version)
     if every is None:
       return
-    if not every.fits and self._versions.device.num_devices > 1:
-      # What was gathered for the forward pass need not stay.
+    if not every.fits and self._is_to_read_again(every):
+      # What XLA made of values for the forward pass need not stay.
       choice = blocks.BlockChoice(
-        num_groups=self._step.blocks.number, gathers_again=True
+        num_groups=self._step.blocks.number, reads_again=True
       )
       recomputed = self._step.recompute(choice, self._versions.device.rates)
       every = self._versions.compile(
@@ -78,6 +78,20 @@ class BlockSearch:
     self._keep(every, recomputed)
     if not every.fits:
       self._join(every, recomputed)
+
+  def _is_to_read_again(self, every: ComparedVersion) -> bool:
+    """Whether to try what makes more again, and so holds less at a time.
+
+    On one device, where nothing is gathered, only if no edits help.
+    """
+    versions = self._versions
+    if versions.device.num_devices > 1:
+      return True
+    return (
+      may_read_again(versions.device)
+      and versions.is_promising(every.planner.step_s, versions.limit_bytes)
+      and versions.found.sketched_s(every, Wanted(is_any=False)) is None
+    )
 
   def _keep(self, every: ComparedVersion, nothing: blocks.Recomputed) -> None:
     """Lets blocks keep what there is room for, here or on the host.

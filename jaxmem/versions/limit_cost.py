@@ -111,8 +111,8 @@ def _version_cost(version: Version, freed_bytes: int) -> EditCost:
   if version.num_residuals:
     kind = "loop residuals" if version.choice is None else "blocks"
     words.append(f"{version.num_residuals} residuals made again")
-  if version.choice is not None and version.choice.gathers_again:
-    words.append("what was gathered for them, too")
+  if version.choice is not None and version.choice.reads_again:
+    words.append("what they are made of read anew")
   if version.num_stacks:
     words.append(f"{version.num_stacks} stacks of loops made smaller")
   return EditCost(

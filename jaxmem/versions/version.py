@@ -225,6 +225,14 @@ def recomputing_blocks(
   )
 
 
+def may_read_again(device: Device) -> bool:
+  """Whether a backward pass that reads values anew may hold less at a time.
+
+  On a CPU that took as much in all of eleven steps but two, and there 2 % less.
+  """
+  return device.platform != "cpu" or device.num_devices > 1
+
+
 def small_versions(
   base: Version,
   written: Version,
@@ -263,7 +271,7 @@ def small_versions(
       or saved_bytes >= TUNING.versions.least_joined_share * totals[-1]
     ):
       choice = blocks.BlockChoice(
-        num_groups=num_groups, gathers_again=device.num_devices > 1
+        num_groups=num_groups, reads_again=may_read_again(device)
       )
       recomputed = step.recompute(choice, device.rates)
       yield recomputing_blocks(base, choice, recomputed)

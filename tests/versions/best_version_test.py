@@ -19,7 +19,13 @@ from jaxmem.compiler import ScheduleCapture, TracedStep
 from jaxmem.planning import LimitPlan, PlannedModule, Request
 from jaxmem.planning.aim import ANYTHING
 from jaxmem.planning.promise import Promise
-from jaxmem.versions import block_versions, blocks, choose, loop_search
+from jaxmem.versions import (
+  block_search,
+  block_versions,
+  blocks,
+  choose,
+  loop_search,
+)
 from jaxmem.versions.block_search import BlockSearch
 from jaxmem.versions.tried_versions import TriedVersions
 from jaxmem.versions.version import Version
@@ -341,6 +347,42 @@ class MonotoneTest(parameterized.TestCase):
       device.return_value = mock.Mock(platform=platform, num_devices=1)
       loop_search.stack_less(versions, 800)
     self.assertEqual(tried, [500, 600, *others])
+
+  @parameterized.parameters(
+    # Where no edits help, what both passes read may be held by neither.
+    ("cuda", 1, None, True, [False, True]),
+    ("cuda", 1, None, False, [False]),
+    ("cuda", 1, 0.5, True, [False]),
+    # A CPU holds no less, and what several devices gather counts in any case.
+    ("cpu", 1, None, True, [False]),
+    ("cpu", 2, 0.5, False, [False, True]),
+  )
+  def test_what_both_passes_read_is_read_anew(
+    self, platform, num_devices, edits_s, is_promising, expected
+  ):
+    step = mock.Mock()
+    versions = mock.Mock(spec=TriedVersions, limit_bytes=100, is_fast=False)
+    versions.base = mock.Mock(fits=False)
+    versions.found = mock.Mock()
+    versions.found.sketched_s.return_value = edits_s
+    versions.device = mock.Mock(platform=platform, num_devices=num_devices)
+    versions.is_promising.return_value = is_promising
+    versions.compile.return_value = mock.Mock(fits=False)
+    choices = []
+
+    def recomputing(base, choice, recomputed):
+      choices.append(choice)
+
+    first = mock.Mock()
+    with (
+      mock.patch.object(block_search, "recomputing_blocks", recomputing),
+      mock.patch.object(BlockSearch, "_keep"),
+      mock.patch.object(BlockSearch, "_join"),
+    ):
+      BlockSearch(versions, step).run(first)
+    compiled = [False, *(choice.reads_again for choice in choices)]
+    self.assertEqual(compiled, expected)
+    self.assertEqual(versions.compile.call_count, len(expected))
 
   @parameterized.parameters(
     jax.errors.JaxRuntimeError("INTERNAL: No supported config found for HLO"),

@@ -264,7 +264,7 @@ def versions(jaxpr: core.Jaxpr, num_devices: int) -> list[core.Jaxpr]:
     choices = (
       blocks.BlockChoice(num_groups=number),
       blocks.BlockChoice(num_groups=number, keep_bytes=1500),
-      blocks.BlockChoice(num_groups=2, gathers_again=True),
+      blocks.BlockChoice(num_groups=2, reads_again=True),
     )
     recomputed = [step.recompute(c, scan_cases.RATES) for c in choices]
     made += [each.closed_jaxpr for each in recomputed]

@@ -4,41 +4,77 @@ The equations that make the residuals are repeated just before the backward
 pass first reads one. What they read passes an optimization barrier, or XLA
 would merge them with the originals; together with a value of the backward pass,
 or it would run them early. So does `jax.checkpoint`.
+
+Other equations of the backward pass that read the same, up to the next
+barrier, read it behind the barrier, too: XLA makes one kernel of sums that read
+one array. Products do not, unless asked to: XLA joins those that have an
+operand in common, and spends kernels on putting the others together.
 """
 
+import dataclasses
 from collections.abc import Collection, Mapping
 
 from jax.extend import core
 
 from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Inliner, flatten, internals
 from jaxmem.versions.blocks.recipe import Recipe
+from jaxmem.versions.equation_cost import is_heavy_eqn
 from jaxmem.versions.rules import RECOMPUTE_SCOPE, run_again
 from jaxmem.versions.values import Values, num_bytes, operands, variables
 
 
+@dataclasses.dataclass(frozen=True)
+class _Again:
+  """Equations that run once more.
+
+  Attributes:
+    eqns: A barrier and the equations.
+    made: What stands for values from then on.
+    guarded: What stands for what the equations read, up to the next barrier.
+  """
+
+  eqns: list[core.JaxprEqn]
+  made: dict[core.Var, core.Var]
+  guarded: dict[core.Var, core.Var]
+
+
 def rewrite(
-  values: Values, recipes: Collection[Recipe], gathers_again: bool = False
+  values: Values,
+  recipes: Collection[Recipe],
+  *,
+  reads_again: bool = False,
+  num_devices: int = 1,
 ) -> core.Jaxpr:
   """Returns an equal jaxpr in which the equations of recipes run again.
 
   Args:
     values: Of the jaxpr.
     recipes: What runs again.
-    gathers_again: Whether the backward pass reads arguments anew, so that XLA
-      does not keep what it made of them for the forward pass.
+    reads_again: Whether products of the backward pass, too, read what they
+      share with the forward pass anew, so that XLA does not keep what it made
+      of it.
+    num_devices: If there are several, it may have gathered arguments: so they
+      are read anew, too.
   """
   eqns: list[core.JaxprEqn] = []
-  # What stands for residuals once they were made again.
+  gathers_again = reads_again and num_devices > 1
+  # What stands for values for products, and for all others.
   now: dict[core.Var, core.Var] = {}
+  near: dict[core.Var, core.Var] = {}
   for position, eqn in enumerate(values.eqns):
-    for recipe in recipes:
-      if recipe.before == position:
-        shared = _shared_arguments(recipe) if gathers_again else []
-        again, made = _again(recipe, now, shared)
-        eqns += again
-        now |= made
+    starting = [r for r in recipes if r.before == position]
+    guarded: dict[core.Var, core.Var] = {}
+    for recipe in starting:
+      shared = _shared_arguments(recipe) if gathers_again else []
+      again = _again(recipe, now, shared)
+      eqns += again.eqns
+      now |= again.made
+      guarded |= again.guarded
+    if starting:
+      near = now | guarded
+    known = now if is_heavy_eqn(eqn) and not reads_again else near
     invars = [
-      now.get(v, v) if isinstance(v, core.Var) else v for v in eqn.invars
+      known.get(v, v) if isinstance(v, core.Var) else v for v in eqn.invars
     ]
     eqns.append(eqn.replace(invars=invars))
   return flatten(values.jaxpr.replace(eqns=eqns), keep=CUSTOM_DERIVATIVES)
@@ -48,8 +84,8 @@ def _again(
   recipe: Recipe,
   now: Mapping[core.Var, core.Var],
   shared: Collection[core.Var],
-) -> tuple[list[core.JaxprEqn], dict[core.Var, core.Var]]:
-  """Returns equations that run once more, and what they make of residuals."""
+) -> _Again:
+  """Lets equations run once more."""
   values = recipe.group.values
   stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
   like = internals.with_name_stack(values.eqns[recipe.before], stack)
@@ -74,7 +110,16 @@ def _again(
   made = variables(run_again(inliner, part, known, recipe.dropped))
   later = {v: fresh[v] for v in (*sums, *shared)}
   later |= zip(recipe.dropped, made, strict=True)
-  return [barrier, *inliner.eqns], later
+  return _Again(
+    [barrier, *inliner.eqns],
+    later,
+    {v: fresh[v] for v in guarded if _is_of_forward_pass(values, v)},
+  )
+
+
+def _is_of_forward_pass(values: Values, var: core.Var) -> bool:
+  definer = values.definers.get(var)
+  return definer is not None and not values.is_backward[definer]
 
 
 def _shared_arguments(recipe: Recipe) -> list[core.Var]:

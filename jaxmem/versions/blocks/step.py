@@ -33,14 +33,14 @@ class BlockChoice:
     num_groups: How many groups the blocks are divided into, at most one per
       block: each is recomputed at once, from what crosses into it.
     keep_bytes: Most bytes that the groups keep besides.
-    gathers_again: Whether what XLA makes of arguments for the forward pass, as
-      gathering those that are divided between devices, is done again for the
-      backward pass.
+    reads_again: Whether what XLA makes of values for the forward pass, as
+      another layout for a product, or of arguments that are divided between
+      devices, as gathering them, is done again for the backward pass.
   """
 
   num_groups: int
   keep_bytes: int = 0
-  gathers_again: bool = False
+  reads_again: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class BlockStep:
       answers=tuple(chooser.answers),
       rewrite=functools.cache(
         lambda: (
-          self._rewritten(recipes, choice.gathers_again)
+          self._rewritten(recipes, choice.reads_again)
           if num_dropped
           else self._given
         )
@@ -228,18 +228,23 @@ class BlockStep:
   def _rewritten(
     self,
     recipes: Mapping["BlockStep", Collection[Recipe]],
-    gathers_again: bool,
+    reads_again: bool,
   ) -> core.Jaxpr:
     """Returns the flat jaxpr that makes values again."""
     if self in recipes:
-      return rewrite(self._values, recipes[self], gathers_again)
+      return rewrite(
+        self._values,
+        recipes[self],
+        reads_again=reads_again,
+        num_devices=self._num_devices,
+      )
     eqns = [*self._values.eqns]
     for (index, place), inner in self._inner.items():
       if inner.blocks.number:
-        body = inner._rewritten(recipes, gathers_again)
+        body = inner._rewritten(recipes, reads_again)
         eqns[index] = with_body(eqns[index], place, body)
     for joined, inner in self._joined:
-      body = inner._rewritten(recipes, gathers_again)
+      body = inner._rewritten(recipes, reads_again)
       eqns[joined.forward], eqns[joined.backward] = joined.apart(body)
     return self._values.jaxpr.replace(eqns=eqns)
 
