@@ -277,39 +277,6 @@ class KeepTest(parameterized.TestCase):
     )
 
 
-class BarriersTest(parameterized.TestCase):
-  @parameterized.parameters(False, True)
-  def test_who_reads_behind_a_barrier(self, reads_again):
-    def block(x, p):
-      scale = jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-3)
-      return x + jnp.tanh((x @ p["w"]) * scale + p["b"]) @ p["v"]
-
-    def loss(params, x):
-      for p in params:
-        x = block(x, p)
-      return jnp.sum(x)
-
-    # The backward pass reads x for the gradients of the mean and of `w`.
-    jaxpr = jax.make_jaxpr(jax.grad(loss))(
-      blocks_cases.weights(), blocks_cases.batch()
-    )
-    choice = blocks.BlockChoice(num_groups=99, reads_again=reads_again)
-    changed = blocks.BlockStep(jaxpr).recompute(choice, _RATES).closed_jaxpr
-    # What blocks hand on in the forward pass; sums of gradients are `add_any`.
-    handed_on, behind = set(), set()
-    bare = {"mul": 0, "dot_general": 0}
-    for eqn in changed.eqns:
-      name = eqn.primitive.name
-      if name == "optimization_barrier":
-        behind = handed_on & {*operands(eqn)}
-      elif name == "add" and not behind:
-        handed_on |= {*eqn.outvars}
-      elif name in bare:
-        bare[name] += len(behind & {*operands(eqn)})
-    self.assertEqual(bare["mul"], 0)
-    self.assertEqual(bare["dot_general"] == 0, reads_again)
-
-
 class DevicesTest(absltest.TestCase):
   def test_what_is_gathered_for_the_forward_pass_need_not_stay(self):
     # Where products of both passes read one argument, XLA gathers it once.

@@ -54,7 +54,8 @@ class Recipe:
     dropped: The residuals, in order.
     eqns: The equations that run again, ascending.
     operands: What they read that does not come from them, in order.
-    before: The first equation that reads one of the residuals.
+    before: The equation of the backward pass that they run before.
+    trigger: A value of the backward pass that is there by then, if any.
   """
 
   group: Group
@@ -62,6 +63,7 @@ class Recipe:
   eqns: tuple[int, ...]
   operands: tuple[core.Var, ...]
   before: int
+  trigger: core.Var | None
 
 
 def make_groups(
@@ -95,13 +97,38 @@ def make_recipe(group: Group, kept: Collection[core.Var]) -> Recipe | None:
   made = {v for eqn in eqns for v in results(eqn)} - {*kept}
   read = dict.fromkeys(v for eqn in eqns for v in operands(eqn))
   readers = [r for var in dropped for r in values.readers[var]]
+  before = min(reader for reader in readers if reader >= group.end)
+  trigger = _trigger(values, before)
+  if trigger is not None:
+    # The gradient of a bias, say, is taken before anything else is read. Behind
+    # the barrier XLA makes one kernel of it and of others.
+    known = [r for r in values.readers[trigger] if r < before]
+    before = min([before, *(r for r in known if values.is_backward[r])])
   return Recipe(
     group=group,
     dropped=dropped,
     eqns=indices,
     operands=tuple(v for v in read if v not in made),
-    before=min(reader for reader in readers if reader >= group.end),
+    before=before,
+    trigger=trigger,
   )
+
+
+def _trigger(values: Values, before: int) -> core.Var | None:
+  """Returns a value of the backward pass that is there by then, if any."""
+  for index in reversed(range(before + 1)):
+    if not values.is_backward[index]:
+      return None
+    found = [
+      v
+      for v in operands(values.eqns[index])
+      if v in values.definers
+      and values.is_backward[values.definers[v]]
+      and num_bytes(v)
+    ]
+    if found:
+      return max(found, key=num_bytes)
+  return None
 
 
 def crossing_bytes(group: Group) -> int:

@@ -20,7 +20,7 @@ from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Inliner, flatten, internals
 from jaxmem.versions.blocks.recipe import Recipe
 from jaxmem.versions.equation_cost import is_heavy_eqn
 from jaxmem.versions.rules import RECOMPUTE_SCOPE, run_again
-from jaxmem.versions.values import Values, num_bytes, operands, variables
+from jaxmem.versions.values import Values, num_bytes, variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _again(
   stack = internals.empty_name_stack().extend(RECOMPUTE_SCOPE)
   like = internals.with_name_stack(values.eqns[recipe.before], stack)
   guarded = [v for v in recipe.operands if num_bytes(v)]
-  trigger = _trigger(values, recipe.before)
+  trigger = [] if recipe.trigger is None else [recipe.trigger]
   sums = _waiting_sums(values, recipe.before)
   passed = [*dict.fromkeys((*guarded, *sums, *trigger, *shared))]
   barrier = internals.barrier(like, [now.get(v, v) for v in passed])
@@ -159,20 +159,3 @@ def _may_be_sum(values: Values, index: int) -> bool:
   name = values.eqns[index].primitive.name
   is_mapped = name == "shard_map" and values.is_backward[index]
   return name == "add_any" or is_mapped
-
-
-def _trigger(values: Values, before: int) -> list[core.Var]:
-  """Returns a value of the backward pass that is there by then, if any."""
-  for index in reversed(range(before + 1)):
-    if not values.is_backward[index]:
-      return []
-    found = [
-      v
-      for v in operands(values.eqns[index])
-      if v in values.definers
-      and values.is_backward[values.definers[v]]
-      and num_bytes(v)
-    ]
-    if found:
-      return [max(found, key=num_bytes)]
-  return []

@@ -1,0 +1,75 @@
+"""What the backward pass of recomputed blocks reads behind their barriers."""
+
+import blocks_cases
+import jax
+import jax.numpy as jnp
+from absl.testing import absltest, parameterized
+
+from jaxmem import cost
+from jaxmem.versions import blocks
+from jaxmem.versions.values import operands
+
+_RATES = cost.for_target("h200")
+
+
+class BarriersTest(parameterized.TestCase):
+  @parameterized.parameters(False, True)
+  def test_who_reads_behind_a_barrier(self, reads_again):
+    def block(x, p):
+      scale = jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-3)
+      return x + jnp.tanh((x @ p["w"]) * scale + p["b"]) @ p["v"]
+
+    def loss(params, x):
+      for p in params:
+        x = block(x, p)
+      return jnp.sum(x)
+
+    # The backward pass reads x for the gradients of the mean and of `w`.
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(
+      blocks_cases.weights(), blocks_cases.batch()
+    )
+    choice = blocks.BlockChoice(num_groups=99, reads_again=reads_again)
+    changed = blocks.BlockStep(jaxpr).recompute(choice, _RATES).closed_jaxpr
+    # What blocks hand on in the forward pass; sums of gradients are `add_any`.
+    handed_on, behind = set(), set()
+    bare = {"mul": 0, "dot_general": 0}
+    for eqn in changed.eqns:
+      name = eqn.primitive.name
+      if name == "optimization_barrier":
+        behind = handed_on & {*operands(eqn)}
+      elif name == "add" and not behind:
+        handed_on |= {*eqn.outvars}
+      elif name in bare:
+        bare[name] += len(behind & {*operands(eqn)})
+    self.assertEqual(bare["mul"], 0)
+    self.assertEqual(bare["dot_general"] == 0, reads_again)
+
+  def test_the_barrier_comes_before_all_that_reads_the_gradient(self):
+    # The gradient of the last bias is a sum of what comes in, before anything
+    # is read that is made again.
+    def block(x, p):
+      return x + (jnp.tanh(x @ p["w"] + p["b"]) @ p["v"] + p["u"])
+
+    def loss(params, x):
+      for p in params:
+        x = block(x, p)
+      return jnp.sum(x**2)
+
+    params = [
+      p | {"u": jnp.ones(blocks_cases.WIDTH)} for p in blocks_cases.weights()
+    ]
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(params, blocks_cases.batch())
+    choice = blocks.BlockChoice(num_groups=99)
+    changed = blocks.BlockStep(jaxpr).recompute(choice, _RATES).closed_jaxpr
+    names = [eqn.primitive.name for eqn in changed.eqns]
+    barrier = names.index("optimization_barrier")
+    sums = [
+      index
+      for index, eqn in enumerate(changed.eqns)
+      if eqn.primitive.name == "reduce_sum" and eqn.params["axes"] == (0,)
+    ]
+    self.assertGreater(min(sums), barrier)
+
+
+if __name__ == "__main__":
+  absltest.main()
