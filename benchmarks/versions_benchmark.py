@@ -9,6 +9,8 @@ version that keeps something from the one that keeps nothing.
     python -m benchmarks.versions_benchmark --output=rows.jsonl
     python -m benchmarks.versions_benchmark --kind=loops \
       --cases=scan_transformer:h200 --output=rows.jsonl
+    python -m benchmarks.versions_benchmark --held_out \
+      --cases=translation:cpu,sam_mlp:h200 --output=rows.jsonl
 
 The tables of docs/blocks.md and docs/scan.md are made of
 benchmarks/results/versions.jsonl by `python -m benchmarks.versions_report`.
@@ -22,7 +24,7 @@ import jax
 from absl import app, flags
 
 import jaxmem
-from benchmarks import zoo
+from benchmarks import held_out, zoo
 from benchmarks.row_output import emit_row, versions
 from jaxmem import targets
 from jaxmem.compiler import ScheduleCapture, TracedStep
@@ -40,6 +42,9 @@ _CASES = flags.DEFINE_list(
   ["gpt2_small:h200", "gpt2_small:cpu", "vit_b16:h200", "resnet50:h200"],
   "Models of the zoo, and what they are planned for.",
 )
+_HELD_OUT = flags.DEFINE_bool(
+  "held_out", False, "Take steps of benchmarks/held_out, at their own batch."
+)
 _KIND = flags.DEFINE_enum("kind", "blocks", ["blocks", "loops"], "Versions.")
 _BATCH = flags.DEFINE_integer("batch", 0, "Examples a step; 0: as in the docs.")
 _SIZE = flags.DEFINE_enum("size", "full", zoo.SIZES, "Size of the models.")
@@ -56,16 +61,21 @@ _USUAL_BATCH = 32
 
 
 class _Case:
-  """A step of the zoo, and what it is planned for."""
+  """A step, and what it is planned for."""
 
   def __init__(self, model: str, target_name: str):
-    batch = _BATCH.value or _BATCHES.get(model, _USUAL_BATCH)
     self._target = targets.get(target_name)
     self._request = Request(options=jaxmem.Options(), target=self._target)
     self._device = self._request.device(self._target.platform)
-    step = zoo.build(model, batch, size=_SIZE.value)
+    if _HELD_OUT.value:
+      step = held_out.STEPS[model]()
+      args, batch = jax.eval_shape(step.make_args), None
+    else:
+      batch = _BATCH.value or _BATCHES.get(model, _USUAL_BATCH)
+      step = zoo.build(model, batch, size=_SIZE.value)
+      args = step.args
     jitted = jax.jit(step.function, **step.jit_kwargs)
-    traced = targets.trace(jitted, step.args, {}, self._target)
+    traced = targets.trace(jitted, args, {}, self._target)
     self._written = TracedStep(traced, self._target)
     self._known = {
       "kind": _KIND.value,
