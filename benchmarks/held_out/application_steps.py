@@ -13,6 +13,7 @@ import optax
 from benchmarks.held_out.step import (
   Step,
   checkpointed,
+  convolve,
   cross_entropy,
   floats,
   integers,
@@ -23,17 +24,6 @@ from benchmarks.held_out.step import (
 )
 
 Params = Any
-
-
-def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
-  """Returns images (batch, height, width, channels) under a filter."""
-  return jax.lax.conv_general_dilated(
-    x,
-    kernel,
-    (stride, stride),
-    "SAME",
-    dimension_numbers=("NHWC", "HWIO", "NHWC"),
-  )
 
 
 def pair_features(policy: str | None = None) -> Step:

@@ -12,6 +12,7 @@ import optax
 from benchmarks.held_out.step import (
   Step,
   checkpointed,
+  convolve,
   cross_entropy,
   floats,
   integers,
@@ -170,16 +171,6 @@ def convnext(policy: str | None = None) -> Step:
   Liu et al., A ConvNet for the 2020s, 2022.
   """
   widths = (48, 96, 192)
-
-  def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
-    return jax.lax.conv_general_dilated(
-      x,
-      kernel,
-      (stride, stride),
-      "SAME",
-      dimension_numbers=("NHWC", "HWIO", "NHWC"),
-      feature_group_count=x.shape[-1] // kernel.shape[2],
-    )
 
   def run_block(block: Params, x: jax.Array) -> jax.Array:
     inner = standardize(convolve(x, block["depthwise"])) @ block["inner"]

@@ -5,6 +5,7 @@ from chunk to chunk, experts in a loop. They were written down before the first
 of them was planned.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -89,6 +90,11 @@ def chunked_loss(policy: str | None = None) -> Step:
   )
 
 
+def _in_parts(x: jax.Array) -> jax.Array:
+  """Returns (parts, batch, 64, heads, size) of (batch, length, heads, size)."""
+  return x.reshape(len(x), -1, 64, *x.shape[2:]).swapaxes(0, 1)
+
+
 @jax.custom_vjp
 def attention_by_rows(
   query: jax.Array, key: jax.Array, value: jax.Array
@@ -100,7 +106,7 @@ def attention_by_rows(
 def _attend_by_rows(
   query: jax.Array, key: jax.Array, value: jax.Array
 ) -> tuple[jax.Array, Any]:
-  batch, _, heads, size = query.shape
+  size = query.shape[-1]
 
   def attend(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
     scores = jnp.einsum("bqhd,bkhd->bhqk", rows, key) / size**0.5
@@ -108,8 +114,7 @@ def _attend_by_rows(
     weights = jnp.exp(scores - total[..., None])
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value), total
 
-  parts = query.reshape(batch, -1, 64, heads, size).swapaxes(0, 1)
-  mixed, totals = jax.lax.map(attend, parts)
+  mixed, totals = jax.lax.map(attend, _in_parts(query))
   mixed = mixed.swapaxes(0, 1).reshape(query.shape)
   return mixed, (query, key, value, mixed, totals)
 
@@ -118,7 +123,7 @@ def _gradient_by_rows(
   kept: Any, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   query, key, value, mixed, totals = kept
-  batch, _, heads, size = query.shape
+  size = query.shape[-1]
 
   def add(sums: Any, rows: Any) -> tuple[Any, jax.Array]:
     key_sum, value_sum = sums
@@ -133,16 +138,37 @@ def _gradient_by_rows(
     of_query = jnp.einsum("bhqk,bkhd->bqhd", of_scores, key)
     return (key_sum, value_sum), of_query
 
-  def parts(x: jax.Array) -> jax.Array:
-    return x.reshape(batch, -1, 64, heads, size).swapaxes(0, 1)
-
   zeros = (jnp.zeros_like(key), jnp.zeros_like(value))
-  rows = (parts(query), parts(mixed), parts(gradient), totals)
+  rows = (_in_parts(query), _in_parts(mixed), _in_parts(gradient), totals)
   (of_key, of_value), of_query = jax.lax.scan(add, zeros, rows)
   return of_query.swapaxes(0, 1).reshape(query.shape), of_key, of_value
 
 
 attention_by_rows.defvjp(_attend_by_rows, _gradient_by_rows)
+
+
+def _tagger(
+  shapes: Mapping[str, tuple[int, ...]],
+  run_layer: Callable[[Params, jax.Array], jax.Array],
+  policy: str | None,
+) -> Step:
+  """Builds 4 layers, 128 wide, that label each of 512 tokens; AdamW."""
+
+  def loss(params: Params, tokens: jax.Array, labels: jax.Array) -> jax.Array:
+    layers, ends = params
+    x = ends["words"][tokens]
+    for layer in layers:
+      x = checkpointed(run_layer, policy)(layer, x)
+    return cross_entropy(standardize(x) @ ends["out"], labels)
+
+  ends = {"words": (256, 128), "out": (128, 256)}
+  return make_train_step(
+    layers_and_ends(4, shapes, ends),
+    loss,
+    optax.adamw(1e-3),
+    [integers(4, 512), integers(4, 512)],
+    num_classes=256,
+  )
 
 
 def own_attention(policy: str | None = None) -> Step:
@@ -169,21 +195,7 @@ def own_attention(policy: str | None = None) -> Step:
     hidden = jax.nn.gelu(standardize(x) @ layer["inner"])
     return x + hidden @ layer["outer"]
 
-  def loss(params: Params, tokens: jax.Array, labels: jax.Array) -> jax.Array:
-    layers, ends = params
-    x = ends["words"][tokens]
-    for layer in layers:
-      x = checkpointed(run_layer, policy)(layer, x)
-    return cross_entropy(standardize(x) @ ends["out"], labels)
-
-  ends = {"words": (256, width), "out": (width, 256)}
-  return make_train_step(
-    layers_and_ends(4, shapes, ends),
-    loss,
-    optax.adamw(1e-3),
-    [integers(4, 512), integers(4, 512)],
-    num_classes=256,
-  )
+  return _tagger(shapes, run_layer, policy)
 
 
 def linear_attention(policy: str | None = None) -> Step:
@@ -230,21 +242,7 @@ def linear_attention(policy: str | None = None) -> Step:
     hidden = jax.nn.gelu(standardize(x) @ layer["inner"])
     return x + hidden @ layer["outer"]
 
-  def loss(params: Params, tokens: jax.Array, labels: jax.Array) -> jax.Array:
-    layers, ends = params
-    x = ends["words"][tokens]
-    for layer in layers:
-      x = checkpointed(run_layer, policy)(layer, x)
-    return cross_entropy(standardize(x) @ ends["out"], labels)
-
-  ends = {"words": (256, width), "out": (width, 256)}
-  return make_train_step(
-    layers_and_ends(4, shapes, ends),
-    loss,
-    optax.adamw(1e-3),
-    [integers(4, 512), integers(4, 512)],
-    num_classes=256,
-  )
+  return _tagger(shapes, run_layer, policy)
 
 
 def scanned_experts(policy: str | None = None) -> Step:

@@ -171,3 +171,19 @@ def standardize(x: jax.Array) -> jax.Array:
   centred = x - x.mean(-1, keepdims=True)
   variance = jnp.square(centred).mean(-1, keepdims=True)
   return centred * jax.lax.rsqrt(variance + 1e-6)
+
+
+def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
+  """Returns images (batch, height, width, channels) under a filter.
+
+  Channels are in as many groups as the filter's (height, width, channels, new
+  channels) has fewer of them.
+  """
+  return jax.lax.conv_general_dilated(
+    x,
+    kernel,
+    (stride, stride),
+    "SAME",
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    feature_group_count=x.shape[-1] // kernel.shape[2],
+  )

@@ -102,8 +102,8 @@ def make_recipe(group: Group, kept: Collection[core.Var]) -> Recipe | None:
   if trigger is not None:
     # The gradient of a bias, say, is taken before anything else is read. Behind
     # the barrier XLA makes one kernel of it and of others.
-    known = [r for r in values.readers[trigger] if r < before]
-    before = min([before, *(r for r in known if values.is_backward[r])])
+    earlier = [r for r in values.readers[trigger] if r < before]
+    before = min([before, *(r for r in earlier if values.is_backward[r])])
   return Recipe(
     group=group,
     dropped=dropped,

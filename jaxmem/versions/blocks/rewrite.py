@@ -1,9 +1,9 @@
 """Writes a step anew in which blocks recompute residuals in the backward pass.
 
-The equations that make the residuals are repeated just before the backward
-pass first reads one. What they read passes an optimization barrier, or XLA
-would merge them with the originals; together with a value of the backward pass,
-or it would run them early. So does `jax.checkpoint`.
+The equations that make the residuals are repeated before the backward pass
+first reads one, or the gradient that is read with it. What they read passes an
+optimization barrier, or XLA would merge them with the originals; together with
+that gradient, or it would run them early. So does `jax.checkpoint`.
 
 Other equations of the backward pass that read the same, up to the next
 barrier, read it behind the barrier, too: XLA makes one kernel of sums that read
