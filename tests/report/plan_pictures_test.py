@@ -220,7 +220,7 @@ class PicturesTest(browser_pages.BrowserTest):
     blocks = [edit for edit in budget.edits if edit.kind == "blocks"]
     self.assertLen(blocks, 1)
     self.assertStartsWith(blocks[0].name, f"{budget.num_dropped} residuals")
-    self.assertIn("gathered", blocks[0].name)
+    self.assertIn("read anew", blocks[0].name)
     self.assertGreater(blocks[0].freed_bytes, 0)
     self.assertGreater(blocks[0].extra_s, 0)
     freed = sum(edit.freed_bytes for edit in budget.edits)
