@@ -9,8 +9,9 @@ are mapped. A row for each says what its kernels took by kind, beside their
 estimates; and how much longer the step takes if its arena is mapped anew, by
 turns. `CPU` in jaxmem/cost/rates.py was fitted to the zoo's rows.
 
-Kinds: products; convolutions in plain loops; kernels that read across the order
-in which an array lies; those of transcendental functions; all others.
+Kinds: products; small ones, whose factors and results take longer to arrange
+than to multiply; convolutions in plain loops; kernels that read across the
+order in which an array lies; those of transcendental functions; all others.
 """
 
 import collections
@@ -45,6 +46,8 @@ _RUNS = flags.DEFINE_integer("runs", 6, "Runs of each that are timed.")
 _OUTPUT = flags.DEFINE_string("output", None, "File to append rows to.")
 
 _NUM_WARM_UP = 2
+# While a CPU arranges a byte of a factor, it could multiply so much.
+_FLOPS_PER_PACKED_BYTE = cost.CPU.fp32_flops_per_s / cost.CPU.packed_bytes_per_s
 # They run their computations; the kernels in these are counted.
 _CALLERS = frozenset({"call", "conditional", "while"})
 
@@ -120,8 +123,10 @@ def _trace(
 def _kind(flops: cost.Flops, strided_bytes: float) -> str:
   if flops.looped:
     return "looped"
-  if any(flops.products.values()):
-    return "products"
+  multiplied = sum(flops.products.values())
+  if multiplied:
+    is_small = multiplied < _FLOPS_PER_PACKED_BYTE * flops.packed_bytes
+    return "small products" if is_small else "products"
   if strided_bytes:
     return "strided"
   return "transcendental" if flops.transcendental else "other"

@@ -16,6 +16,7 @@ from jaxmem import cost
 
 _KINDS = {
   "products": "products and convolutions",
+  "small products": "small ones",
   "looped": "convolutions in plain loops",
   "strided": "read across rows",
   "transcendental": "transcendental functions",

@@ -53,6 +53,7 @@ class Flops:
 
   Attributes:
     products: Of matrix products and convolutions.
+    packed_bytes: Not operations, but bytes: of these, factors and results.
     looped: Of convolutions that XLA:CPU computes in plain loops.
     factorized: Of factorizations of matrices, and of triangular solves.
     scalar: Of everything else but transcendental functions.
@@ -60,6 +61,7 @@ class Flops:
   """
 
   products: dict[ProductKind, float] = dataclasses.field(default_factory=dict)
+  packed_bytes: float = 0.0
   looped: float = 0.0
   factorized: float = 0.0
   scalar: float = 0.0
@@ -69,6 +71,7 @@ class Flops:
     """Adds another count, several times."""
     for key, flops in other.products.items():
       self.products[key] = self.products.get(key, 0.0) + times * flops
+    self.packed_bytes += times * other.packed_bytes
     self.looped += times * other.looped
     self.factorized += times * other.factorized
     self.scalar += times * other.scalar
@@ -155,6 +158,7 @@ class FlopCounter:
       flops.looped = product
     elif product is not None:
       flops.products[product_kind(instruction)] = product
+      flops.packed_bytes = self._factor_bytes(instruction)
     elif opcode in _CALLERS:
       times = self._applications(instruction)
       for callee in instruction.callees:
@@ -224,6 +228,12 @@ class FlopCounter:
     if target.endswith("BackwardInput"):
       return _convolution_flops(instruction, result, b, a)
     return _convolution_flops(instruction, a, b, result)
+
+  def _factor_bytes(self, product: Instruction) -> float:
+    """Bytes of the factors of a product, and of its result."""
+    result = next(iter(product.shape.tuple_shapes), product.shape)
+    given = (self._operand(product, number) for number in range(2))
+    return float(sum(map(shapes.top_level_bytes, (*given, result))))
 
   def _applications(self, instruction: Instruction) -> float:
     """How often what an instruction calls is applied."""

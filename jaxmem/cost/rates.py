@@ -88,6 +88,8 @@ class Rates:
     fp32_flops_per_s: Everything else, matrix products in full float32 too.
     to_host_bytes_per_s: Copies to the host; 0 if there is no such link.
     from_host_bytes_per_s: Copies from the host; 0 if there is no such link.
+    packed_bytes_per_s: Factors and results of products that a library arranges
+      anew before and after it multiplies; 0 where that goes on meanwhile.
     launch_s: Seconds that starting a kernel adds.
     float32_products: Which rate matrix products of float32 run at, unless the
       program asks for the highest precision. "tf32" is what XLA does on GPUs;
@@ -103,6 +105,7 @@ class Rates:
   fp32_flops_per_s: float
   to_host_bytes_per_s: float = 0.0
   from_host_bytes_per_s: float = 0.0
+  packed_bytes_per_s: float = 0.0
   launch_s: float = 2.5e-6
   float32_products: Precision = "tf32"
   efficiency: Efficiency = Efficiency()
@@ -124,6 +127,7 @@ class Rates:
     products: Mapping[Precision, float],
     scalar_flops: float,
     bytes_accessed: float,
+    packed_bytes: float = 0.0,
   ) -> float:
     """Returns the roofline time of one kernel, its launch included.
 
@@ -131,6 +135,7 @@ class Rates:
       products: Flops of matrix products and convolutions, by precision.
       scalar_flops: All other flops.
       bytes_accessed: Bytes read and written.
+      packed_bytes: Bytes of the factors and results of products.
     """
     peaks: dict[Precision, float] = {
       "fp32": self.fp32_flops_per_s,
@@ -140,9 +145,13 @@ class Rates:
     compute_s = scalar_flops / self.fp32_flops_per_s + sum(
       flops / peaks[precision] for precision, flops in products.items()
     )
+    packing_s = (
+      packed_bytes / self.packed_bytes_per_s if self.packed_bytes_per_s else 0.0
+    )
     memory_s = bytes_accessed / self.memory_bytes_per_s
     return self.launch_s + max(
-      compute_s / self.efficiency.flops, memory_s / self.efficiency.memory
+      compute_s / self.efficiency.flops + packing_s,
+      memory_s / self.efficiency.memory,
     )
 
 
@@ -175,12 +184,15 @@ DATA_SHEETS: Mapping[str, Rates] = {
 
 # Fitted to kernels of the zoo's train steps on two cores of a server
 # (`benchmarks.kernel_time_benchmark`), their arena kept. Other CPUs differ; the
-# ratio of arithmetic to memory less so.
+# ratio of arithmetic to memory less so. What is packed was fitted to products
+# of held-out steps, 64 by 32 by 64 in a batch and larger: the smaller they are,
+# the less of the rate of large ones they reach.
 CPU = Rates(
   memory_bytes_per_s=24e9,
   tf32_flops_per_s=190e9,
   bf16_flops_per_s=190e9,
   fp32_flops_per_s=190e9,
+  packed_bytes_per_s=12e9,
   launch_s=1.5e-6,
   float32_products="fp32",
   efficiency=Efficiency(

@@ -121,7 +121,7 @@ class _Roofline:
       strided = self._traffic.strided(instruction)
       reached = efficiency.lost if strided.is_lost else efficiency.strided
       num_bytes += strided.num_bytes / reached - strided.num_bytes
-    return self._rates.seconds(products, scalar, num_bytes)
+    return self._rates.seconds(products, scalar, num_bytes, flops.packed_bytes)
 
 
 def _reached(

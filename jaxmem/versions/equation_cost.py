@@ -88,7 +88,8 @@ def equation_seconds(
   products = product_flops(eqn)
   if products:
     precision = _precision(eqn, rates)
-    return rates.seconds({precision: products}, 0.0, read + written)
+    touched = read + written
+    return rates.seconds({precision: products}, 0.0, touched, touched)
   scalar = scalar_flops(eqn, rates)
   if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
     return rates.seconds({}, scalar, read + written)

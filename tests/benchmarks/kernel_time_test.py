@@ -19,15 +19,16 @@ class KernelTimeTest(absltest.TestCase):
     )
     kinds = row["kinds"]
     self.assertGreater(row["kept_s"], 0)
-    # Depthwise convolutions run in loops, others are products.
-    self.assertContainsSubset({"looped", "products", "other"}, kinds)
+    # Depthwise convolutions run in loops, others are products: tiny ones.
+    multiplied = {"looped", "products", "small products"}
+    self.assertContainsSubset({"looped", "small products", "other"}, kinds)
     for key in ("measured_s", "estimated_s"):
       total = sum(kind[key] for kind in kinds.values())
       self.assertAlmostEqual(row[key], total, places=9)
       self.assertGreater(total, 0)
     for name, kind in kinds.items():
       self.assertGreaterEqual(kind["kernels"], 1, name)
-      self.assertEqual(kind["flops"] > 0, name in ("looped", "products"), name)
+      self.assertEqual(kind["flops"] > 0, name in multiplied, name)
 
   def test_a_table_by_kind(self):
     def row(step, measured_s, *, held_out):

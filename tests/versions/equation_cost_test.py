@@ -83,6 +83,12 @@ class SecondsTest(parameterized.TestCase):
     found = seconds(jnp.matmul, array(2, 4), array(4, 3), rates=SLOW)
     self.assertAlmostEqual(found, 104.0)
 
+  def test_product_whose_factors_are_arranged(self):
+    # 48 flops at 10 a second, or 20 of tf32; 104 bytes at 10 besides.
+    rates = dataclasses.replace(FAST_MEMORY, packed_bytes_per_s=10.0)
+    found = seconds(jnp.matmul, array(2, 4), array(4, 3), rates=rates)
+    self.assertAlmostEqual(found, 48 / 20 + 10.4)
+
   def test_scalar_flops(self):
     def smooth(x):
       return jax.nn.relu(jnp.tanh(x) * 2.0)
