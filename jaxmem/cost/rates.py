@@ -9,7 +9,10 @@ dense rates, that is half of those printed "with sparsity", and PCIe figures
 per direction, half of the printed totals.
 """
 
+from __future__ import annotations
+
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -28,6 +31,33 @@ _PCIE_BYTES_PER_S = 12e9
 _MAPPED_BYTES_PER_S = 3e9
 # What is smaller, glibc's malloc keeps (DEFAULT_MMAP_THRESHOLD_MAX).
 _MOST_KEPT_BYTES = 32 << 20
+
+
+def _check_fractions(rates: Efficiency | Strided) -> None:
+  for field in dataclasses.fields(rates):
+    value = getattr(rates, field.name)
+    if isinstance(value, float) and not 0 < value <= 1:
+      raise ValueError(f"{field.name} must be in (0, 1], got {value}.")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Strided:
+  """What reads across the order in which an array lies reach, as fractions.
+
+  Of what is reached of the memory rate; see `StridedReads`.
+
+  Attributes:
+    looped: By kernels that are plain loops.
+    tiled: By kernels that go through the array tile by tile.
+    lost: In loops where lines leave the cache before all of them is read.
+  """
+
+  looped: float = 1.0
+  tiled: float = 1.0
+  lost: float = 1.0
+
+  def __post_init__(self):
+    _check_fractions(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +81,7 @@ class Efficiency:
       LAPACK takes one core of a CPU: Cholesky, LU, QR and symmetric eigenvalues
       of 400 by 400 and 800 by 800 reached 20 to 45 Gflops of 190 there. On GPUs
       it was not measured.
-    strided: Bytes that are read across the order in which an array lies, of
-      what is reached of the memory rate.
-    lost: The same, where lines leave the cache before all of them is read (see
-      `StridedReads`).
+    strided: Bytes that are read across the order in which an array lies.
   """
 
   flops: float = 0.7
@@ -67,14 +94,23 @@ class Efficiency:
   transcendental: float = 0.1
   looped: float = 1.0
   factorized: float = 1.0
-  strided: float = 1.0
-  lost: float = 1.0
+  strided: Strided = Strided()
 
   def __post_init__(self):
-    for field in dataclasses.fields(self):
-      value = getattr(self, field.name)
-      if not 0 < value <= 1:
-        raise ValueError(f"{field.name} must be in (0, 1], got {value}.")
+    _check_fractions(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+  """What kernels find in caches.
+
+  Attributes:
+    most_bytes: At most so much of what one reads and writes.
+    bytes_per_s: To and from there.
+  """
+
+  most_bytes: float = 0.0
+  bytes_per_s: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +126,7 @@ class Rates:
     from_host_bytes_per_s: Copies from the host; 0 if there is no such link.
     packed_bytes_per_s: Factors and results of products that a library arranges
       anew before and after it multiplies; 0 where that goes on meanwhile.
+    caches: What counts as in a cache, of what a kernel reads and writes.
     launch_s: Seconds that starting a kernel adds.
     float32_products: Which rate matrix products of float32 run at, unless the
       program asks for the highest precision. "tf32" is what XLA does on GPUs;
@@ -106,6 +143,7 @@ class Rates:
   to_host_bytes_per_s: float = 0.0
   from_host_bytes_per_s: float = 0.0
   packed_bytes_per_s: float = 0.0
+  caches: Caches = Caches()
   launch_s: float = 2.5e-6
   float32_products: Precision = "tf32"
   efficiency: Efficiency = Efficiency()
@@ -127,7 +165,9 @@ class Rates:
     products: Mapping[Precision, float],
     scalar_flops: float,
     bytes_accessed: float,
+    *,
     packed_bytes: float = 0.0,
+    strided_bytes: float = 0.0,
   ) -> float:
     """Returns the roofline time of one kernel, its launch included.
 
@@ -136,6 +176,8 @@ class Rates:
       scalar_flops: All other flops.
       bytes_accessed: Bytes read and written.
       packed_bytes: Bytes of the factors and results of products.
+      strided_bytes: As many bytes as take what reading across the order in
+        which an array lies takes more.
     """
     peaks: dict[Precision, float] = {
       "fp32": self.fp32_flops_per_s,
@@ -148,7 +190,12 @@ class Rates:
     packing_s = (
       packed_bytes / self.packed_bytes_per_s if self.packed_bytes_per_s else 0.0
     )
-    memory_s = bytes_accessed / self.memory_bytes_per_s
+    cached_bytes = min(bytes_accessed, self.caches.most_bytes)
+    far_bytes = bytes_accessed - cached_bytes + strided_bytes
+    memory_s = (
+      cached_bytes / self.caches.bytes_per_s
+      + far_bytes / self.memory_bytes_per_s
+    )
     return self.launch_s + max(
       compute_s / self.efficiency.flops + packing_s,
       memory_s / self.efficiency.memory,
@@ -186,13 +233,16 @@ DATA_SHEETS: Mapping[str, Rates] = {
 # (`benchmarks.kernel_time_benchmark`), their arena kept. Other CPUs differ; the
 # ratio of arithmetic to memory less so. What is packed was fitted to products
 # of held-out steps, 64 by 32 by 64 in a batch and larger: the smaller they are,
-# the less of the rate of large ones they reach.
+# the less of the rate of large ones they reach. What is cached, tiled and
+# strided was fitted to how long their programs take by `jax.jit`'s
+# (`benchmarks.executed_time_benchmark`), on servers of two kinds.
 CPU = Rates(
   memory_bytes_per_s=24e9,
   tf32_flops_per_s=190e9,
   bf16_flops_per_s=190e9,
   fp32_flops_per_s=190e9,
   packed_bytes_per_s=12e9,
+  caches=Caches(most_bytes=4e6, bytes_per_s=48e9),
   launch_s=1.5e-6,
   float32_products="fp32",
   efficiency=Efficiency(
@@ -201,8 +251,7 @@ CPU = Rates(
     transcendental=1 / 150,
     looped=1 / 170,
     factorized=0.2,
-    strided=0.2,
-    lost=0.07,
+    strided=Strided(looped=0.12, tiled=0.4, lost=0.07),
   ),
 )
 

@@ -15,8 +15,13 @@ from jaxmem.cost.collectives import collective_seconds
 from jaxmem.cost.copies import direction
 from jaxmem.cost.flops import FlopCounter
 from jaxmem.cost.products import ProductKind
-from jaxmem.cost.rates import Efficiency, Precision, Rates
-from jaxmem.cost.traffic import TrafficCounter, is_free, trip_count
+from jaxmem.cost.rates import Efficiency, Precision, Rates, Strided
+from jaxmem.cost.traffic import (
+  StridedReads,
+  TrafficCounter,
+  is_free,
+  trip_count,
+)
 
 
 def instruction_seconds(
@@ -117,11 +122,25 @@ class _Roofline:
       + flops.factorized / efficiency.factorized
     )
     num_bytes = self._traffic.count(instruction)
-    if efficiency.strided < 1:
+    strided_bytes = 0.0
+    if efficiency.strided.looped < 1:
       strided = self._traffic.strided(instruction)
-      reached = efficiency.lost if strided.is_lost else efficiency.strided
-      num_bytes += strided.num_bytes / reached - strided.num_bytes
-    return self._rates.seconds(products, scalar, num_bytes, flops.packed_bytes)
+      reached = _across(strided, efficiency.strided)
+      strided_bytes = strided.num_bytes * (1 / reached - 1)
+    return self._rates.seconds(
+      products,
+      scalar,
+      num_bytes,
+      packed_bytes=flops.packed_bytes,
+      strided_bytes=strided_bytes,
+    )
+
+
+def _across(reads: StridedReads, reached: Strided) -> float:
+  """Returns what reads across an array reach of the memory rate."""
+  if reads.is_lost:
+    return reached.lost
+  return reached.tiled if reads.is_tiled else reached.looped
 
 
 def _reached(

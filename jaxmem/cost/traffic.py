@@ -27,15 +27,17 @@ class StridedReads:
 
   Attributes:
     num_bytes: How much.
-    is_lost: Whether a CPU reads each line again for each of its elements, since
+    is_tiled: Whether a CPU goes through the array tile by tile.
+    is_lost: Whether it reads each line again for each of its elements, since
       it has left the cache by then.
   """
 
   num_bytes: float
-  is_lost: bool
+  is_tiled: bool = False
+  is_lost: bool = False
 
 
-_NOT_STRIDED = StridedReads(0.0, is_lost=False)
+_NOT_STRIDED = StridedReads(0.0)
 
 
 class TrafficCounter:
@@ -71,7 +73,7 @@ class TrafficCounter:
     if instruction.opcode != "fusion":
       if not strides.turns(instruction, by_id):
         return _NOT_STRIDED
-      return StridedReads(array_bytes(instruction.shape), is_lost=False)
+      return StridedReads(array_bytes(instruction.shape), is_tiled=True)
     body = self._module.by_id[instruction.callees[0]]
     turned = [i for i in body.instructions if strides.turns(i, body.by_id)]
     if not turned:
@@ -80,10 +82,10 @@ class TrafficCounter:
     num_bytes = sum(self._read_of(body, body.by_id[p]) for p in sorted(read))
     largest = max(turned, key=lambda i: array_bytes(i.shape))
     num_arrays = num_bytes / max(1.0, array_bytes(largest.shape))
-    is_lost = not strides.is_tiled(body) and strides.leaves_cache(
-      largest, body.by_id, num_arrays
-    )
-    return StridedReads(num_bytes, is_lost)
+    if strides.is_tiled(body):
+      return StridedReads(num_bytes, is_tiled=True)
+    is_lost = strides.leaves_cache(largest, body.by_id, num_arrays)
+    return StridedReads(num_bytes, is_lost=is_lost)
 
   def _read(self, instruction: Instruction) -> float:
     total = 0.0

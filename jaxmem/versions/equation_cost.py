@@ -89,7 +89,9 @@ def equation_seconds(
   if products:
     precision = _precision(eqn, rates)
     touched = read + written
-    return rates.seconds({precision: products}, 0.0, touched, touched)
+    return rates.seconds(
+      {precision: products}, 0.0, touched, packed_bytes=touched
+    )
   scalar = scalar_flops(eqn, rates)
   if name in _KERNELS_OF_THEIR_OWN or name in COLLECTIVES:
     return rates.seconds({}, scalar, read + written)

@@ -44,6 +44,11 @@ class Values:
     """
     return tuple(_is_backward([*map(internals.derivatives, self.eqns)]))
 
+  def is_of_backward_pass(self, var: core.Var) -> bool | None:
+    """Whether the backward pass makes a value; None of what no pass makes."""
+    definer = self.definers.get(var)
+    return None if definer is None else self.is_backward[definer]
+
   def last_reader(self, var: core.Var) -> int:
     """Returns the last equation that reads a value; -1 if none does."""
     return self.readers.get(var, (-1,))[-1]

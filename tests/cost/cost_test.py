@@ -277,21 +277,6 @@ class RooflineTest(parameterized.TestCase):
     slow = dataclasses.replace(_UNIT, memory_bytes_per_s=1.0)
     self.assertAlmostEqual(self._seconds(self._dot(1, 1, 1), slow), 12.01)
 
-  def test_factors_that_are_arranged_anew(self):
-    # 4 x (20 + 20 + 4) bytes at 0.5 s, besides 80 flops.
-    packing = dataclasses.replace(_UNIT, packed_bytes_per_s=2.0)
-    found = self._seconds(self._dot(2, 2, 10), packing)
-    self.assertAlmostEqual(found, 80 + 88 + 0.01)
-    # What takes longer to read takes as long as that.
-    slow = dataclasses.replace(packing, memory_bytes_per_s=1.0)
-    found = self._seconds(self._dot(2, 2, 10), slow)
-    self.assertAlmostEqual(found, 176 + 0.01)
-
-  def test_a_large_product_of_a_cpu_is_faster_by_its_flops(self):
-    large, small = (self._dot(n, n, n) for n in (1024, 32))
-    seconds = [self._seconds(module, cost.CPU) for module in (large, small)]
-    self.assertGreater(2 * 1024**3 / seconds[0], 3 * 2 * 32**3 / seconds[1])
-
   @parameterized.parameters(
     ("tf32", (), 8 / 4), ("fp32", (), 8), ("tf32", (2, 2), 8)
   )

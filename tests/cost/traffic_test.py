@@ -5,6 +5,7 @@ from absl.testing import absltest, parameterized
 from tiny_hlo import f32, named
 
 from jaxmem import cost
+from jaxmem.cost.rates import Strided
 
 # A byte takes 0.1 s, a launch 0.01 s, a flop next to nothing.
 _RATES = cost.Rates(
@@ -13,7 +14,9 @@ _RATES = cost.Rates(
   bf16_flops_per_s=1e9,
   fp32_flops_per_s=1e9,
   launch_s=0.01,
-  efficiency=cost.Efficiency(flops=1.0, memory=1.0, strided=0.5),
+  efficiency=cost.Efficiency(
+    flops=1.0, memory=1.0, strided=Strided(looped=0.25, tiled=0.5)
+  ),
 )
 
 
@@ -90,7 +93,8 @@ class TrafficTest(parameterized.TestCase):
       strided = traffic.strided(named(module, name))
       self.assertEqual((strided.num_bytes, strided.is_lost), (expected, False))
     self.assertEqual(traffic.strided(module.entry.root).num_bytes, 0)
-    # 3 x 480 bytes at 10 a second; reading across rows takes twice as long.
+    # 3 x 480 bytes at 10 a second; reading across rows takes twice as long, as
+    # XLA goes through them by tiles.
     seconds = cost.instruction_seconds(module, _RATES)
     self.assertAlmostEqual(
       seconds[named(module, "fused").id], 144 + expected / 10 + 0.01, places=4
@@ -143,6 +147,15 @@ class TrafficTest(parameterized.TestCase):
     num_bytes = 4 * num_rows * num_columns * num_arrays
     self.assertEqual(
       (strided.num_bytes, strided.is_lost), (num_bytes, expected)
+    )
+    self.assertEqual(strided.is_tiled, not has_broadcast)
+    # What is lost costs no more here; plain loops take four times as long.
+    more = 0 if expected else (3 if has_broadcast else 1)
+    seconds = cost.instruction_seconds(module, _RATES)
+    self.assertAlmostEqual(
+      seconds[named(module, "fused").id],
+      (num_bytes + 4 * num_rows * num_columns + more * num_bytes) / 10 + 0.01,
+      delta=1.0,
     )
 
   def test_renaming_is_free(self):

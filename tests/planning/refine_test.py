@@ -19,6 +19,8 @@ from jaxmem.planning.fit import LimitPlanner
 from jaxmem.rewrite.edits import Edits, Value
 
 _DEVICE = cost.device_for("cpu")
+# The bound is of a linear programme, where parts of kernels may run again.
+_NEAR_BOUND = 1.25
 
 
 @functools.cache
@@ -69,7 +71,7 @@ class RealStepTest(parameterized.TestCase):
     self.assertLessEqual(plan.planned_bytes, room)
     bound = _bound(planner._planned, room)
     self.assertGreater(bound, 0.02 * plan.step_s)
-    self.assertLessEqual(plan.extra_s, 1.1 * bound)
+    self.assertLessEqual(plan.extra_s, _NEAR_BOUND * bound)
     self.assertLess(plan.first_s, plan.seconds)
     least_s = planner.least_schedule_s(limit, plan.schedule_s)
     self.assertGreater(least_s, plan.step_s)
@@ -78,7 +80,7 @@ class RealStepTest(parameterized.TestCase):
     chooser = planner._planned.chooser(VIEWS[1], "fast", False)
     choice = chooser.search(room, chooser.gather(room))
     assert choice is not None
-    self.assertLessEqual(choice.extra_s, 1.1 * bound)
+    self.assertLessEqual(choice.extra_s, _NEAR_BOUND * bound)
     self.assertGreaterEqual(choice.extra_s, bound - 1e-9)
 
   def test_what_is_live_is_never_more_than_what_is_predicted(self):

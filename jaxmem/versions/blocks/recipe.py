@@ -122,9 +122,7 @@ def _trigger(values: Values, before: int) -> core.Var | None:
     found = [
       v
       for v in operands(values.eqns[index])
-      if v in values.definers
-      and values.is_backward[values.definers[v]]
-      and num_bytes(v)
+      if values.is_of_backward_pass(v) and num_bytes(v)
     ]
     if found:
       return max(found, key=num_bytes)

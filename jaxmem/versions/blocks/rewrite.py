@@ -57,20 +57,22 @@ def rewrite(
       are read anew, too.
   """
   eqns: list[core.JaxprEqn] = []
+  by_start: dict[int, list[Recipe]] = {}
+  for recipe in recipes:
+    by_start.setdefault(recipe.before, []).append(recipe)
   gathers_again = reads_again and num_devices > 1
   # What stands for values for products, and for all others.
   now: dict[core.Var, core.Var] = {}
   near: dict[core.Var, core.Var] = {}
   for position, eqn in enumerate(values.eqns):
-    starting = [r for r in recipes if r.before == position]
     guarded: dict[core.Var, core.Var] = {}
-    for recipe in starting:
+    for recipe in by_start.get(position, ()):
       shared = _shared_arguments(recipe) if gathers_again else []
       again = _again(recipe, now, shared)
       eqns += again.eqns
       now |= again.made
       guarded |= again.guarded
-    if starting:
+    if position in by_start:
       near = now | guarded
     known = now if is_heavy_eqn(eqn) and not reads_again else near
     invars = [
@@ -113,13 +115,8 @@ def _again(
   return _Again(
     [barrier, *inliner.eqns],
     later,
-    {v: fresh[v] for v in guarded if _is_of_forward_pass(values, v)},
+    {v: fresh[v] for v in guarded if values.is_of_backward_pass(v) is False},
   )
-
-
-def _is_of_forward_pass(values: Values, var: core.Var) -> bool:
-  definer = values.definers.get(var)
-  return definer is not None and not values.is_backward[definer]
 
 
 def _shared_arguments(recipe: Recipe) -> list[core.Var]:
