@@ -141,16 +141,10 @@ class LimitPlanner:
     with self._timed():
       return promise(self._planned, self._device, room)
 
-  def may_gain_by_less(self, again_s: float) -> bool:
-    """Whether what needs fewer temporaries may be faster without edits.
-
-    Args:
-      again_s: Seconds that it takes longer, at least.
-    """
+  def may_gain_by_less(self) -> bool:
+    """Whether what needs fewer temporaries may be faster without edits."""
     temp_bytes = self.total_bytes - self.fixed_bytes
-    return may_gain_by_less(
-      self._planned, self._device, temp_bytes, again_s=again_s
-    )
+    return may_gain_by_less(self._planned, self._device, temp_bytes)
 
   def kept_room(self, limit_bytes: int, scope: str) -> int:
     """Returns the bytes that are left for what need not be made again.

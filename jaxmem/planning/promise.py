@@ -46,7 +46,6 @@ def may_gain_by_less(
   device: Device,
   most_bytes: int,
   fewer_bytes: int = 0,
-  again_s: float = 0.0,
 ) -> bool:
   """Whether mapping fewer temporaries may save enough to be looked for.
 
@@ -55,10 +54,9 @@ def may_gain_by_less(
     device: The device planned for.
     most_bytes: Temporaries that are mapped otherwise.
     fewer_bytes: Those that are to be mapped.
-    again_s: Seconds of what runs again for it, at least.
   """
   mapped_s = device.mapping_s(most_bytes) - device.mapping_s(fewer_bytes)
-  saved_s = _TUNING.sure_mapping_share * mapped_s - again_s
+  saved_s = _TUNING.sure_mapping_share * mapped_s
   return mapped_s > 0.0 and saved_s >= _TUNING.least_gain_share * base.step_s
 
 

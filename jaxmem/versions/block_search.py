@@ -39,8 +39,9 @@ class BlockSearch:
     All of them are tried even where edits fit for little: a version may be
     faster than the step as it is written, whatever the limit is, and a larger
     limit must not cost more for want of it. Where nothing needs to be edited,
-    only if mapping fewer temporaries may save more than products take, or the
-    device waits for the host meanwhile.
+    only if mapping fewer temporaries may save something, or the device waits
+    for the host meanwhile. What runs again says nothing then: what is cut into
+    blocks XLA may fuse so that it takes less.
 
     Args:
       first: The version that recomputes every block, if there is one already.
@@ -51,9 +52,7 @@ class BlockSearch:
         base.version, self._step, self._versions.device.rates
       )
     recomputed = first.recomputed
-    if base.fits and not (
-      base.waits or base.planner.may_gain_by_less(recomputed.again_s)
-    ):
+    if base.fits and not (base.waits or base.planner.may_gain_by_less()):
       return
     if self._versions.is_fast and not self._versions.is_promising(
       base.planner.step_s + recomputed.again_s,
