@@ -35,6 +35,7 @@ def stack_less(versions: TriedVersions, stacked_bytes: int) -> None:
   # What was dropped, and what that takes by the jaxpr.
   seen: dict[tuple[str, ...], float] = {}
   fastest: ComparedVersion | None = None
+  less: list[SaveBytes] = []
   while amounts:
     amount = amounts.pop(0)
     version = stacking_less(base.version, amount, versions.device)
@@ -47,8 +48,12 @@ def stack_less(versions: TriedVersions, stacked_bytes: int) -> None:
         return
       if fastest is None:
         spare_bytes = versions.limit_bytes - tried.planner.total_bytes
-        amounts[:0] = less_to_drop(amount, excess_bytes, spare_bytes)
+        less = less_to_drop(amount, excess_bytes, spare_bytes)
+        amounts[:0] = less
       elif tried.planner.step_s >= fastest.planner.step_s:
+        if amount in less:
+          # To drop more than the fastest does may still be faster.
+          continue
         break
       fastest = tried
   if fastest is not None and versions.device.platform != "cpu":
