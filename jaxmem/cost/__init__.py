@@ -7,10 +7,12 @@ from jaxmem.cost.links import Links
 from jaxmem.cost.rates import (
   CPU,
   DATA_SHEETS,
+  Caches,
   Device,
   Efficiency,
   Precision,
   Rates,
+  Strided,
   device_for,
   for_target,
 )
@@ -31,6 +33,7 @@ __all__ = [
   "CPU",
   "DATA_SHEETS",
   "FACTORIZATIONS",
+  "Caches",
   "Device",
   "Efficiency",
   "FlopCounter",
@@ -43,6 +46,7 @@ __all__ = [
   "ScheduleTimer",
   "ScheduleTrace",
   "StepTime",
+  "Strided",
   "TrafficCounter",
   "Transfer",
   "array_bytes",

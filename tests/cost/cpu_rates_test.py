@@ -7,10 +7,9 @@ from absl.testing import absltest
 from tiny_hlo import f32
 
 from jaxmem import cost
-from jaxmem.cost.rates import Caches, Rates
 
 # One flop takes 1 s, a byte 0.1 s, a launch 0.01 s.
-_UNIT = Rates(
+_UNIT = cost.Rates(
   memory_bytes_per_s=10.0,
   tf32_flops_per_s=1.0,
   bf16_flops_per_s=1.0,
@@ -49,7 +48,7 @@ class CpuRatesTest(absltest.TestCase):
     rates = dataclasses.replace(
       _UNIT,
       memory_bytes_per_s=1.0,
-      caches=Caches(most_bytes=100.0, bytes_per_s=20.0),
+      caches=cost.Caches(most_bytes=100.0, bytes_per_s=20.0),
     )
     found = self._dot_s(2, 2, 10, rates)
     self.assertAlmostEqual(found, 100 / 20 + 76 + 0.01)

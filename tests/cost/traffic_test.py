@@ -5,7 +5,6 @@ from absl.testing import absltest, parameterized
 from tiny_hlo import f32, named
 
 from jaxmem import cost
-from jaxmem.cost.rates import Strided
 
 # A byte takes 0.1 s, a launch 0.01 s, a flop next to nothing.
 _RATES = cost.Rates(
@@ -15,7 +14,7 @@ _RATES = cost.Rates(
   fp32_flops_per_s=1e9,
   launch_s=0.01,
   efficiency=cost.Efficiency(
-    flops=1.0, memory=1.0, strided=Strided(looped=0.25, tiled=0.5)
+    flops=1.0, memory=1.0, strided=cost.Strided(looped=0.25, tiled=0.5)
   ),
 )
 
