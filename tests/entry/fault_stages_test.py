@@ -224,8 +224,9 @@ class InterruptTest(_CleanTest):
       timer = threading.Timer(
         delay_s, signal.pthread_kill, (thread, signal.SIGINT)
       )
-      timer.start()
       try:
+        # On a busy machine the signal may come before this returns.
+        timer.start()
         # Not for ever: jax has a callback of the garbage collector's, and what
         # is raised there Python ignores.
         for _ in range(20):
