@@ -125,7 +125,8 @@ class Rates:
     to_host_bytes_per_s: Copies to the host; 0 if there is no such link.
     from_host_bytes_per_s: Copies from the host; 0 if there is no such link.
     packed_bytes_per_s: Factors and results of products that a library arranges
-      anew before and after it multiplies; 0 where that goes on meanwhile.
+      anew before and after it multiplies; infinity where that goes on
+      meanwhile.
     caches: What counts as in a cache, of what a kernel reads and writes.
     launch_s: Seconds that starting a kernel adds.
     float32_products: Which rate matrix products of float32 run at, unless the
@@ -142,7 +143,7 @@ class Rates:
   fp32_flops_per_s: float
   to_host_bytes_per_s: float = 0.0
   from_host_bytes_per_s: float = 0.0
-  packed_bytes_per_s: float = 0.0
+  packed_bytes_per_s: float = math.inf
   caches: Caches = Caches()
   launch_s: float = 2.5e-6
   float32_products: Precision = "tf32"
@@ -187,9 +188,7 @@ class Rates:
     compute_s = scalar_flops / self.fp32_flops_per_s + sum(
       flops / peaks[precision] for precision, flops in products.items()
     )
-    packing_s = (
-      packed_bytes / self.packed_bytes_per_s if self.packed_bytes_per_s else 0.0
-    )
+    packing_s = packed_bytes / self.packed_bytes_per_s
     cached_bytes = min(bytes_accessed, self.caches.most_bytes)
     far_bytes = bytes_accessed - cached_bytes + strided_bytes
     memory_s = (

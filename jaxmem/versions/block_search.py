@@ -47,13 +47,13 @@ class BlockSearch:
       first: The version that recomputes every block, if there is one already.
     """
     base = self._versions.base
+    if base.fits and not (base.waits or base.planner.may_gain_by_less()):
+      return
     if first is None:
       first = BlockVersion.every(
         base.version, self._step, self._versions.device.rates
       )
     recomputed = first.recomputed
-    if base.fits and not (base.waits or base.planner.may_gain_by_less()):
-      return
     if self._versions.is_fast and not self._versions.is_promising(
       base.planner.step_s + recomputed.again_s,
       base.planner.total_bytes

@@ -15,24 +15,12 @@ from absl.testing import absltest, parameterized
 from jax import lax
 from jaxmem_hlo.module import Module
 from tiny_hlo import f32, named, tuple_of
+from unit_costs import UNIT, dot, root_seconds
 
 from benchmarks import zoo
 from jaxmem import cost, targets
 from jaxmem.cost.flops import FlopCounter
-from jaxmem.cost.rates import Rates
 from jaxmem.cost.traffic import TrafficCounter, trip_count
-
-# One flop of any kind takes 1 s, a byte 0.1 s, a launch 0.01 s.
-_UNIT = Rates(
-  memory_bytes_per_s=10.0,
-  tf32_flops_per_s=1.0,
-  bf16_flops_per_s=1.0,
-  fp32_flops_per_s=1.0,
-  launch_s=0.01,
-  efficiency=cost.Efficiency(
-    flops=1.0, memory=1.0, misaligned=1.0, crosswise=1.0
-  ),
-)
 
 
 def _totals(module):
@@ -252,46 +240,32 @@ class FlopsTest(parameterized.TestCase):
 
 
 class RooflineTest(parameterized.TestCase):
-  def _dot(self, m, n, k, **fields):
-    builder = tiny_hlo.Builder()
-    main = builder.computation("main")
-    a, b = main.parameter(f32(m, k)), main.parameter(f32(k, n))
-    main.op("dot", f32(m, n), a, b, name="dot", **fields)
-    module = builder.module(main)
-    numbers = module.entry.root.proto.dot_dimension_numbers
-    numbers.lhs_contracting_dimensions.append(1)
-    numbers.rhs_contracting_dimensions.append(0)
-    return module
-
-  def _seconds(self, module, rates):
-    return cost.instruction_seconds(module, rates)[module.entry.root.id]
-
   def test_the_slower_of_both(self):
     # 2 x 2 x 2 x 10 flops; 4 x (20 + 20 + 4) bytes.
-    self.assertEqual(_totals(self._dot(2, 2, 10)), (80, 0, 176))
-    found = self._seconds(self._dot(2, 2, 10), _UNIT)
+    self.assertEqual(_totals(dot(2, 2, 10)), (80, 0, 176))
+    found = root_seconds(dot(2, 2, 10), UNIT)
     self.assertAlmostEqual(found, 80 + 0.01)
     # 2 flops, 12 bytes at 0.1 s.
-    found = self._seconds(self._dot(1, 1, 1), _UNIT)
+    found = root_seconds(dot(1, 1, 1), UNIT)
     self.assertAlmostEqual(found, 2 + 0.01)
-    slow = dataclasses.replace(_UNIT, memory_bytes_per_s=1.0)
-    self.assertAlmostEqual(self._seconds(self._dot(1, 1, 1), slow), 12.01)
+    slow = dataclasses.replace(UNIT, memory_bytes_per_s=1.0)
+    self.assertAlmostEqual(root_seconds(dot(1, 1, 1), slow), 12.01)
 
   @parameterized.parameters(
     ("tf32", (), 8 / 4), ("fp32", (), 8), ("tf32", (2, 2), 8)
   )
   def test_precision(self, float32_products, precision, expected):
-    module = self._dot(2, 2, 1)
+    module = dot(2, 2, 1)
     config = module.entry.root.proto.precision_config
     config.operand_precision.extend(precision)
     rates = dataclasses.replace(
-      _UNIT,
+      UNIT,
       tf32_flops_per_s=4.0,
       memory_bytes_per_s=1e9,
       float32_products=float32_products,
       launch_s=0.0,
     )
-    self.assertAlmostEqual(self._seconds(module, rates), expected, places=6)
+    self.assertAlmostEqual(root_seconds(module, rates), expected, places=6)
 
   def test_bfloat16(self):
     captured = _captured(
@@ -303,7 +277,7 @@ class RooflineTest(parameterized.TestCase):
       keys |= set(counter.count(instruction).products)
     # XLA:CPU may widen the operands; they must not be taken for tf32 then.
     self.assertLen(keys, 1)
-    fast = dataclasses.replace(_UNIT, bf16_flops_per_s=100.0)
+    fast = dataclasses.replace(UNIT, bf16_flops_per_s=100.0)
     (key,) = keys
     seconds = sum(cost.instruction_seconds(captured.module, fast).values())
     flops = 2 * 64**3
@@ -314,9 +288,9 @@ class RooflineTest(parameterized.TestCase):
 
   def test_efficiency(self):
     half = dataclasses.replace(
-      _UNIT, efficiency=dataclasses.replace(_UNIT.efficiency, flops=0.5)
+      UNIT, efficiency=dataclasses.replace(UNIT.efficiency, flops=0.5)
     )
-    found = self._seconds(self._dot(2, 2, 10), half)
+    found = root_seconds(dot(2, 2, 10), half)
     self.assertAlmostEqual(found, 160 + 0.01)
 
   @parameterized.parameters((b"", 1), (b'{"known_trip_count":{"n":"5"}}', 5))
@@ -325,7 +299,7 @@ class RooflineTest(parameterized.TestCase):
     loop = named(module, "loop")
     loop.proto.backend_config = config
     self.assertEqual(trip_count(loop), count)
-    seconds = cost.instruction_seconds(module, _UNIT)
+    seconds = cost.instruction_seconds(module, UNIT)
     inner = sum(
       seconds[i.id] for c in module.computations[:2] for i in c.instructions
     )
@@ -351,7 +325,7 @@ class RooflineTest(parameterized.TestCase):
     x, y = main.parameter(f32(4)), main.parameter(f32(400))
     main.op("conditional", f32(8), test, x, y, calls=branches)
     module = builder.module(main)
-    seconds = cost.instruction_seconds(module, _UNIT)
+    seconds = cost.instruction_seconds(module, UNIT)
     self.assertEqual(
       seconds[module.entry.root.id], seconds[named(module, "tanh400").id]
     )
@@ -414,7 +388,7 @@ class RatesTest(parameterized.TestCase):
 
   def test_refuses_negative_rates(self):
     with self.assertRaisesRegex(ValueError, "launch_s must not be negative"):
-      dataclasses.replace(_UNIT, launch_s=-1.0)
+      dataclasses.replace(UNIT, launch_s=-1.0)
 
   @parameterized.parameters(0.0, -1.0, 1.5)
   def test_refuses_other_fractions(self, fraction):

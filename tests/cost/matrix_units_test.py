@@ -4,8 +4,8 @@ import dataclasses
 
 import tiny_hlo
 from absl.testing import absltest, parameterized
-from jaxmem_hlo.module import Module
 from tiny_hlo import f32, tuple_of
+from unit_costs import dot, root_seconds
 
 from jaxmem import cost
 
@@ -18,23 +18,6 @@ _UNIT = cost.Rates(
   launch_s=0.0,
   efficiency=cost.Efficiency(flops=1.0, memory=1.0),
 )
-
-
-def _dot(m: int, n: int, k: int) -> Module:
-  """A matrix product of [m, k] and [k, n], both row by row."""
-  builder = tiny_hlo.Builder()
-  main = builder.computation("main")
-  a, b = main.parameter(f32(m, k)), main.parameter(f32(k, n))
-  main.op("dot", f32(m, n), a, b, name="dot")
-  module = builder.module(main)
-  numbers = module.entry.root.proto.dot_dimension_numbers
-  numbers.lhs_contracting_dimensions.append(1)
-  numbers.rhs_contracting_dimensions.append(0)
-  return module
-
-
-def _seconds(module: Module, rates: cost.Rates) -> float:
-  return cost.instruction_seconds(module, rates)[module.entry.root.id]
 
 
 class MatrixUnitsTest(parameterized.TestCase):
@@ -51,7 +34,7 @@ class MatrixUnitsTest(parameterized.TestCase):
     (8, 8, 8, "lhs", "fp32", 1.0),
   )
   def test_what_matrix_units_reach(self, m, n, k, lies, float32, reached):
-    module = _dot(m, n, k)
+    module = dot(m, n, k)
     by_id = module.entry.by_id
     a, b = (by_id[o].proto.shape for o in module.entry.root.operands)
     for shape, name in ((a, "lhs"), (b, "rhs")):
@@ -64,7 +47,7 @@ class MatrixUnitsTest(parameterized.TestCase):
     rates = dataclasses.replace(
       _UNIT, efficiency=efficiency, float32_products=float32
     )
-    found = _seconds(module, rates)
+    found = root_seconds(module, rates)
     self.assertAlmostEqual(found, 2 * m * n * k / reached, places=4)
 
   @parameterized.parameters(
@@ -109,7 +92,7 @@ class MatrixUnitsTest(parameterized.TestCase):
       _UNIT, efficiency=efficiency, float32_products=float32
     )
     # One multiply-add for each of 16 places.
-    self.assertAlmostEqual(_seconds(module, rates), 32 / reached, places=4)
+    self.assertAlmostEqual(root_seconds(module, rates), 32 / reached, places=4)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,6 @@ _CASES = {
 }
 _CHOICE = {"num_groups": 6, "keep_bytes": 0, "reads_again": False}
 _RECIPE = {
-  "choice": None,
   "answers": [],
   "is_narrow": False,
   "updated_bytes": 0,

@@ -10,8 +10,8 @@ from jaxmem.versions.tried_versions import TriedVersions
 
 class StackLessTest(parameterized.TestCase):
   @parameterized.parameters(
-    # What each amount takes. Dropping 266 in place of 400
-    # takes longer, and says nothing of what more takes.
+    # What each amount takes. To drop 266 in place of 400 takes longer, and
+    # says nothing of what more takes.
     ({400: 1.0, 266: 1.1, 600: 0.9, 700: 0.95}, [400, 266, 600, 700]),
     # What takes longer with more ends it.
     ({400: 1.0, 266: 0.95, 600: 1.0}, [400, 266, 600]),
