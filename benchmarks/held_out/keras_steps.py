@@ -1,4 +1,4 @@
-"""A step of a model of Keras applications, on its JAX backend."""
+"""Steps of models of Keras applications, on its JAX backend."""
 
 import os
 from typing import Any
@@ -16,7 +16,17 @@ from benchmarks.held_out.step import (
 
 
 def mobilenet_v3() -> Step:
-  """Builds MobileNetV3Small on 16 images of 96 by 96, SGD with momentum.
+  """Builds MobileNetV3Small on 16 images of 96 by 96, SGD with momentum."""
+  return application("MobileNetV3Small", images=16, side=96)
+
+
+def application(name: str, *, images: int, side: int) -> Step:
+  """Builds a step of one of Keras' applications, SGD with momentum.
+
+  Args:
+    name: Of the application.
+    images: How many there are in a batch.
+    side: Their height and width.
 
   Raises:
     RuntimeError: If Keras runs on another backend already.
@@ -29,8 +39,11 @@ def mobilenet_v3() -> Step:
   keras.utils.set_random_seed(0)
   # Keras' annotations do not know of None.
   applications: Any = keras.applications
-  net = applications.MobileNetV3Small(
-    (96, 96, 3), weights=None, classes=10, classifier_activation=None
+  net = getattr(applications, name)(
+    input_shape=(side, side, 3),
+    weights=None,
+    classes=10,
+    classifier_activation=None,
   )
   optimizer = optax.sgd(0.01, momentum=0.9)
 
@@ -51,5 +64,5 @@ def mobilenet_v3() -> Step:
     others = [variable.value for variable in net.non_trainable_variables]
     return (weights, others), optimizer.init(weights)
 
-  batch = [floats(16, 96, 96, 3), integers(16)]
+  batch = [floats(images, side, side, 3), integers(images)]
   return make_step(train_step, init, batch, num_classes=10)
