@@ -3,6 +3,7 @@
 The first of them was planned when all of them had been written.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from benchmarks.held_out.step import (
+  Loss,
   Step,
   checkpointed,
   convolve,
@@ -129,6 +131,36 @@ def gated_recurrence(policy: str | None = None) -> Step:
   )
 
 
+def _averaged(
+  init_weights: Callable[[jax.Array], Params],
+  loss: Loss,
+  optimizer: optax.GradientTransformation,
+  batch: Sequence[jax.ShapeDtypeStruct],
+) -> Step:
+  """Returns a step that keeps a moving average of its weights besides."""
+
+  def train_step(state: Any, opt_state: Any, *batch: jax.Array) -> Any:
+    params, average = state
+    value, gradients = jax.value_and_grad(loss)(params, *batch)
+    updates, opt_state = optimizer.update(gradients, opt_state, params)
+    params = optax.apply_updates(params, updates)
+    average = optax.incremental_update(params, average, 0.001)
+    return (params, average), opt_state, value
+
+  def init(key: jax.Array) -> tuple[Any, Any]:
+    params = init_weights(key)
+    average = jax.tree.map(jnp.copy, params)
+    return (params, average), optimizer.init(params)
+
+  return make_step(train_step, init, batch, num_classes=1)
+
+
+def _waves(time: jax.Array) -> jax.Array:
+  """Returns 32 sines and cosines of each of some numbers."""
+  waves = time[:, None] * jnp.exp(jnp.linspace(0, 7, 32))
+  return jnp.concatenate([jnp.sin(waves), jnp.cos(waves)], axis=-1)
+
+
 def diffusion_transformer(policy: str | None = None) -> Step:
   """Builds 4 blocks that are told the time, 192 wide; AdamW, and an average.
 
@@ -150,8 +182,6 @@ def diffusion_transformer(policy: str | None = None) -> Step:
     "last": (width, 2 * width),
     "out": (width, 4 * patch**2),
   }
-  init_weights = layers_and_ends(4, shapes, ends)
-  optimizer = optax.adamw(1e-4)
 
   def run_block(block: Params, x: jax.Array, time: jax.Array) -> jax.Array:
     told = (time @ block["told"]).reshape(len(x), 1, 6, width)
@@ -168,9 +198,7 @@ def diffusion_transformer(policy: str | None = None) -> Step:
     time = jnp.linspace(0, 1, len(images))
     level = time[:, None, None, None]
     mixed = (1 - level) * images + level * noise
-    waves = time[:, None] * jnp.exp(jnp.linspace(0, 7, 32))
-    waves = jnp.concatenate([jnp.sin(waves), jnp.cos(waves)], axis=-1)
-    told = jax.nn.silu(waves @ ends["time"])
+    told = jax.nn.silu(_waves(time) @ ends["time"])
     num, side = len(images), images.shape[1] // patch
     parts = mixed.reshape(num, side, patch, side, patch, 4).swapaxes(2, 3)
     x = parts.reshape(num, side**2, -1) @ ends["patches"]
@@ -181,21 +209,9 @@ def diffusion_transformer(policy: str | None = None) -> Step:
     parts = found.reshape(num, side, side, patch, patch, 4).swapaxes(2, 3)
     return jnp.square(parts.reshape(images.shape) - (noise - images)).mean()
 
-  def train_step(state: Any, opt_state: Any, *batch: jax.Array) -> Any:
-    params, average = state
-    value, gradients = jax.value_and_grad(loss)(params, *batch)
-    updates, opt_state = optimizer.update(gradients, opt_state, params)
-    params = optax.apply_updates(params, updates)
-    average = optax.incremental_update(params, average, 0.001)
-    return (params, average), opt_state, value
-
-  def init(key: jax.Array) -> tuple[Any, Any]:
-    params = init_weights(key)
-    average = jax.tree.map(jnp.copy, params)
-    return (params, average), optimizer.init(params)
-
   images = floats(12, 32, 32, 4)
-  return make_step(train_step, init, [images, images], num_classes=1)
+  init = layers_and_ends(4, shapes, ends)
+  return _averaged(init, loss, optax.adamw(1e-4), [images, images])
 
 
 def _attend_near(

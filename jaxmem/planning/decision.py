@@ -100,7 +100,8 @@ class LimitPlan:
     edits: What runs again and what moves to the host; ids of the module that
       `base` makes.
     order: Ids of the edited entry in execution order, where copies to and from
-      the host were moved behind kernels; None where they were not.
+      the host were moved behind kernels, or XLA's own order saves as much; None
+      where neither is so.
     limit_bytes: Most bytes of the whole program.
     fixed_bytes: Bytes of arguments and outputs.
     planned_bytes: Predicted temporaries.

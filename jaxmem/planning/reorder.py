@@ -27,6 +27,7 @@ from jaxmem.planning.order_search import (
   OrderSearch,
 )
 from jaxmem.planning.overlap import hide_planned_transfers
+from jaxmem.planning.own_ends import with_own_ends
 from jaxmem.report import Status
 from jaxmem.rewrite import find_copies
 
@@ -65,7 +66,7 @@ def plan_module(
     decision = _decide(module, device.platform, options, proves)
     planned = PlannedModule.of(module, decision)
     if is_final:
-      planned = without_needless(planned)
+      planned = with_own_ends(without_needless(planned))
       planned = hide_planned_transfers(planned, device, options)
     if options.verify:
       verify_module(planned.model)

@@ -124,7 +124,8 @@ class Request:
       return PlannedModule.of(module, known)
     if self.limit_bytes is None:
       return plan_module(module, self.device(platform), self.options)
-    return self.planner(module, platform).fit(self.limit_bytes)
+    planner = self.planner(module, platform)
+    return planner.finished(planner.fit(self.limit_bytes))
 
   def answer(
     self, data: bytes, platform: str, decided: DecidedModules

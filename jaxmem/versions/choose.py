@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from jaxmem.compiler import ScheduleCapture, Step
 from jaxmem.planning import (
   DecidedModule,
+  LimitPlan,
   LimitPlanner,
+  PlannedModule,
   Request,
   paused_collector,
   smallest_program_bytes,
@@ -83,6 +85,9 @@ def pick(
   best, outcome = best_version(versions)
   decided = None
   if compared == request:
+    if isinstance(outcome, LimitPlan):
+      planned = PlannedModule.of(best.module, outcome)
+      outcome = best.planner.finished(planned).decision
     decided = DecidedModule.of(best.module, schedules.platform, outcome)
   return dataclasses.replace(best.version, xla_bytes=xla_bytes), decided
 

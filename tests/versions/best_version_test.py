@@ -54,6 +54,9 @@ class _Planner:
   def kept_room(self, limit_bytes, scope):
     return limit_bytes - self.total_bytes
 
+  def finished(self, planned):
+    return planned
+
   def may_gain_by_less(self):
     return self.saved_s > 0.0
 
