@@ -27,7 +27,7 @@ from jaxmem.planning.infeasible import raise_infeasible
 from jaxmem.planning.inner_orders import without_needless
 from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
-from jaxmem.planning.own_ends import with_own_ends
+from jaxmem.planning.own_order import with_own_order
 from jaxmem.planning.promise import Promise, may_gain_by_less, promise
 from jaxmem.planning.reorder import (
   plan_module,
@@ -379,7 +379,7 @@ class LimitPlanner:
         something else than it should.
     """
     with self._timed():
-      found = with_own_ends(planned)
+      found = with_own_order(planned)
       if self._options.verify and found is not planned:
         verify_module(found.model)
     decision = dataclasses.replace(found.decision, seconds=self._spent_s)

@@ -27,7 +27,7 @@ from jaxmem.planning.order_search import (
   OrderSearch,
 )
 from jaxmem.planning.overlap import hide_planned_transfers
-from jaxmem.planning.own_ends import with_own_ends
+from jaxmem.planning.own_order import with_own_order
 from jaxmem.report import Status
 from jaxmem.rewrite import find_copies
 
@@ -66,7 +66,7 @@ def plan_module(
     decision = _decide(module, device.platform, options, proves)
     planned = PlannedModule.of(module, decision)
     if is_final:
-      planned = with_own_ends(without_needless(planned))
+      planned = with_own_order(without_needless(planned))
       planned = hide_planned_transfers(planned, device, options)
     if options.verify:
       verify_module(planned.model)

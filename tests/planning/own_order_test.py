@@ -1,4 +1,6 @@
-"""XLA's order is kept at both ends of the entry where another saves nothing."""
+"""The entry keeps XLA's order where another saves nothing."""
+
+import dataclasses
 
 import residual_step
 import tiny_hlo
@@ -9,7 +11,7 @@ from tiny_hlo import f32
 from jaxmem import Options, cost
 from jaxmem.planning.decision import PlannedModule
 from jaxmem.planning.fit import LimitPlanner
-from jaxmem.planning.own_ends import with_own_ends
+from jaxmem.planning.own_order import with_own_order
 from jaxmem.planning.reorder import plan_module
 
 _CPU = cost.device_for("cpu")
@@ -39,7 +41,7 @@ def _ids(module):
   return [i.id for i in module.schedule(module.entry.id)]
 
 
-class OwnEndsTest(parameterized.TestCase):
+class OwnOrderTest(parameterized.TestCase):
   @parameterized.parameters(
     ((_SMALL, _LARGE), {1}),
     ((_LARGE, _SMALL), {0}),
@@ -62,10 +64,38 @@ class OwnEndsTest(parameterized.TestCase):
     }
     self.assertEqual(found, changed)
 
+  def test_what_lies_between_two_peaks_is_given_back(self):
+    module, parts = _chain(_LARGE, _SMALL, _SMALL, _LARGE)
+    entry_id = module.entry.id
+    number = 2 * _NUM_BRANCHES
+    one_by_one = [
+      i
+      for *ids, last in parts
+      for i in (
+        *(ids[b + half] for b in range(_NUM_BRANCHES) for half in (0, 6)),
+        last,
+      )
+    ]
+    parameter = [i for i in _ids(module) if i not in one_by_one]
+    order = tuple(parameter + one_by_one)
+    model = AssignmentModel(module, "cpu")
+    decision = dataclasses.replace(
+      plan_module(module, _CPU, Options(), is_final=False).decision,
+      orders={entry_id: order},
+      planned_bytes=model.temp_bytes({entry_id: order}),
+    )
+    found = with_own_order(PlannedModule.of(module, decision))
+    self.assertEqual(found.planned_bytes, decision.planned_bytes)
+    ids = _ids(found.module)
+    between = [i for i in ids if i in parts[1] or i in parts[2]]
+    self.assertEqual(between, [*parts[1], *parts[2]])
+    first = [i for i in ids if i in parts[0][:number]]
+    self.assertNotEqual(first, parts[0][:number])
+
   def test_once_is_enough(self):
     module, _ = _chain(_SMALL, _LARGE, _SMALL)
     planned = plan_module(module, _CPU, Options())
-    self.assertIs(with_own_ends(planned), planned)
+    self.assertIs(with_own_order(planned), planned)
 
   def test_an_order_that_hides_transfers_is_kept(self):
     builder = tiny_hlo.Builder()
@@ -76,7 +106,7 @@ class OwnEndsTest(parameterized.TestCase):
     module = builder.module(main)
     decision = plan_module(_chain(_LARGE)[0], _CPU, Options()).decision
     planned = PlannedModule(given=module, module=module, decision=decision)
-    self.assertIs(with_own_ends(planned), planned)
+    self.assertIs(with_own_order(planned), planned)
 
   @parameterized.parameters(0.75, 0.5, 0.35)
   def test_under_a_limit_edits_stay_and_nothing_takes_more(self, fraction):
