@@ -29,7 +29,7 @@ from jaxmem.planning.decision import Decision, ModulePlan, PlannedModule
 
 # How finely it is found where XLA's order has to end, or may begin again.
 _NUM_PARTS = 64
-# The most predictions for parts of what lies between, and the most nodes in them.
+# The most predictions of parts of what lies between, and nodes in all of them.
 _MAX_PREDICTED = 32
 _MAX_NODES = 10_000
 
