@@ -2,9 +2,8 @@
 
 A search for few bytes orders the whole program, but only what runs around its
 peak has to run as found. What shares no memory XLA:CPU runs at once, and XLA's
-own order leaves more of that. So its beginning and its end are given back, as
-far as that takes no more bytes, and parts of what lies between
-(docs/how-it-works.md).
+own order leaves more of that. So the end of it is given back, as far as that
+takes no more bytes, and parts of what comes before (docs/how-it-works.md).
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ from jaxmem.graph import (
 from jaxmem.planning.callee_orders import checked_schedule
 from jaxmem.planning.decision import Decision, ModulePlan, PlannedModule
 
-# How finely it is found where XLA's order has to end, or may begin again.
-_NUM_PARTS = 64
-# The most predictions of parts of what lies between, and nodes in all of them.
-_MAX_PREDICTED = 32
-_MAX_NODES = 10_000
+# How finely it is found where XLA's order may begin again.
+_NUM_PARTS = 16
+# The most nodes in all orders that are tried with parts of XLA's.
+_MAX_NODES = 8_000
 
 
 def with_own_order[D: Decision](planned: PlannedModule[D]) -> PlannedModule[D]:
@@ -104,47 +102,43 @@ class _NearOrders:
     self._entry = entry
     self._own = own
     self._most_bytes = most_bytes
-    self._num_predicted = 0
 
   def nearest(self) -> list[int]:
     """Returns the order that has most of XLA's, of those that are tried."""
     number = len(self._own)
-    last = _most(lambda last: self._fits(self._ends(0, last)), number)
-    first = _most(
-      lambda first: self._fits(self._ends(first, last)), number - last
-    )
-    return self._with_parts(self._ends(first, last), first, number - last)
+    last = _most(lambda last: self._fits(self._with_end(last)), number)
+    return self._with_parts(self._with_end(last), number - last)
 
-  def _ends(self, first: int, last: int) -> list[int]:
-    """Returns the order that begins and ends with so many nodes as XLA's.
+  def _with_end(self, last: int) -> list[int]:
+    """Returns the order that ends with so many nodes as XLA's does.
 
-    The first nodes of an order need none but each other, and the last ones are
-    needed by none but each other: so all such orders are valid.
+    The last nodes of an order are needed by none but each other: so all such
+    orders are valid.
     """
-    begin, end = self._own[:first], self._own[len(self._own) - last :]
-    taken = {*begin, *end}
-    between = (n for n in range(len(self._own)) if n not in taken)
-    return [*begin, *between, *end]
+    end = self._own[len(self._own) - last :]
+    taken = {*end}
+    return [*(n for n in range(len(self._own)) if n not in taken), *end]
 
-  def _with_parts(self, nodes: list[int], begin: int, end: int) -> list[int]:
-    """Returns an order in which halves of a part, or of halves, are XLA's.
+  def _with_parts(self, nodes: list[int], end: int) -> list[int]:
+    """Returns an order in which halves of what comes first are XLA's.
+
+    Or halves of halves. Nothing in a part needs what comes after it.
 
     Args:
       nodes: The order.
-      begin: Where the part begins.
-      end: The end of the part, exclusive.
+      end: Where XLA's order begins.
     """
     rank = {node: i for i, node in enumerate(self._own)}
-    parts = collections.deque([(begin, end)])
-    most = min(_MAX_PREDICTED, _MAX_NODES // max(1, len(nodes)))
-    most += self._num_predicted
-    while parts and self._num_predicted < most:
+    parts = collections.deque([(0, end)])
+    left = _MAX_NODES // max(1, len(nodes))
+    while parts and left > 0:
       begin, end = parts.popleft()
       middle = (begin + end) // 2
       for start, stop in ((begin, middle), (middle, end)):
         part = sorted(nodes[start:stop], key=rank.__getitem__)
         if part == nodes[start:stop]:
           continue
+        left -= 1
         tried = [*nodes[:start], *part, *nodes[stop:]]
         if self._fits(tried):
           nodes = tried
@@ -158,7 +152,6 @@ class _NearOrders:
     if live_bytes > self._most_bytes:
       # No assignment takes fewer bytes than what is live.
       return False
-    self._num_predicted += 1
     orders = {self._entry.computation.id: self._entry.schedule(nodes)}
     found = self._model.temp_bytes(orders, self._most_bytes)
     return found <= self._most_bytes
