@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from jaxmem_hlo.assignment import AssignmentModel
 
@@ -51,15 +52,12 @@ def with_own_order[D: Decision](planned: PlannedModule[D]) -> PlannedModule[D]:
   if nodes == [*range(len(own))]:
     return planned
   ids = checked_schedule(entry, nodes)
-  num_bytes = model.temp_bytes({entry_id: ids})
   decision = planned.decision
-  changed = dataclasses.replace(decision, planned_bytes=num_bytes)
-  if isinstance(changed, ModulePlan):
-    orders = {**changed.orders, entry_id: ids}
-    changed = dataclasses.replace(changed, orders=orders)
-  else:
-    changed = dataclasses.replace(changed, order=ids)
-  return PlannedModule.of(planned.given, changed)
+  changed: dict[str, Any] = {"order": ids}
+  if isinstance(decision, ModulePlan):
+    changed = {"orders": {**decision.orders, entry_id: ids}}
+  found = dataclasses.replace(decision, **changed)
+  return PlannedModule.of(planned.given, found)
 
 
 def _own_order[D: Decision](
@@ -88,7 +86,7 @@ class _NearOrders:
     model: Of the planned module.
     entry: Its entry, whose nodes are listed as planned.
     own: The nodes in XLA's order.
-    most_bytes: What orders may take.
+    num_bytes: What orders have to take.
   """
 
   def __init__(
@@ -96,12 +94,12 @@ class _NearOrders:
     model: AssignmentModel,
     entry: ComputationGraph,
     own: Sequence[int],
-    most_bytes: int,
+    num_bytes: int,
   ):
     self._model = model
     self._entry = entry
     self._own = own
-    self._most_bytes = most_bytes
+    self._num_bytes = num_bytes
 
   def nearest(self) -> list[int]:
     """Returns the order that has most of XLA's, of those that are tried."""
@@ -147,14 +145,18 @@ class _NearOrders:
     return nodes
 
   def _fits(self, nodes: Sequence[int]) -> bool:
+    """Whether an order takes as many bytes as the planned one.
+
+    Where one took fewer by luck, a limit of those bytes would not be met: its
+    search begins with the planned order.
+    """
     graph = self._entry.graph
     live_bytes = liveness.peak_bytes(graph, nodes) - graph.base_bytes
-    if live_bytes > self._most_bytes:
+    if live_bytes > self._num_bytes:
       # No assignment takes fewer bytes than what is live.
       return False
     orders = {self._entry.computation.id: self._entry.schedule(nodes)}
-    found = self._model.temp_bytes(orders, self._most_bytes)
-    return found <= self._most_bytes
+    return self._model.temp_bytes(orders, self._num_bytes) == self._num_bytes
 
 
 def _most(fits: Callable[[int], bool], most: int) -> int:

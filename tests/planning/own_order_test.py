@@ -118,7 +118,7 @@ class OwnOrderTest(parameterized.TestCase):
     finished = planner.finished(planned)
     self.assertTrue(planned.decision.edits)
     self.assertEqual(finished.decision.edits, planned.decision.edits)
-    self.assertLessEqual(finished.planned_bytes, planned.planned_bytes)
+    self.assertEqual(finished.planned_bytes, planned.planned_bytes)
     again = finished.decision.apply(module)
     self.assertEqual(
       AssignmentModel(again, "cpu").temp_bytes(), finished.planned_bytes
