@@ -4,6 +4,7 @@ They were written down, with those of `own_gradients`, before the first of them
 was planned.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ from benchmarks.held_out.step import (
   checkpointed,
   convolve,
   cross_entropy,
+  encoder_layer,
+  encoder_shapes,
   floats,
   integers,
   layers_and_ends,
@@ -91,23 +94,8 @@ def image_and_text(policy: str | None = None) -> Step:
   Radford et al., Learning Transferable Visual Models From Natural Language
   Supervision, 2021: each image is compared with each text of the batch.
   """
-  width, num_heads, num_layers = 128, 4, 4
-  shapes = {
-    "joint": (width, 3 * width),
-    "mixed": (width, width),
-    "inner": (width, 4 * width),
-    "outer": (4 * width, width),
-  }
-
-  def run_layer(layer: Params, x: jax.Array) -> jax.Array:
-    joint = (standardize(x) @ layer["joint"]).reshape(
-      *x.shape[:2], 3, num_heads, -1
-    )
-    query, key, value = jnp.moveaxis(joint, 2, 0)
-    mixed = jax.nn.dot_product_attention(query, key, value)
-    x += mixed.reshape(x.shape) @ layer["mixed"]
-    hidden = jax.nn.gelu(standardize(x) @ layer["inner"])
-    return x + hidden @ layer["outer"]
+  width, num_layers = 128, 4
+  run_layer = functools.partial(encoder_layer, num_heads=4)
 
   def encode(layers: list[Params], x: jax.Array) -> jax.Array:
     for layer in layers:
@@ -125,7 +113,7 @@ def image_and_text(policy: str | None = None) -> Step:
 
   ends = {"patches": (192, width), "words": (2048, width)}
   return make_train_step(
-    layers_and_ends(2 * num_layers, shapes, ends),
+    layers_and_ends(2 * num_layers, encoder_shapes(width), ends),
     loss,
     optax.adamw(1e-3),
     [floats(32, 64, 192), integers(32, 24)],

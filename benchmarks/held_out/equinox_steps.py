@@ -29,6 +29,15 @@ def split_arrays(
   return lambda key: eqx.filter(build(key), eqx.is_array), rest
 
 
+def checkpointed_module(
+  block: Callable[..., jax.Array], policy: str | None
+) -> Callable[..., jax.Array]:
+  """Returns a module, recomputed under a policy if one is named."""
+  if policy is None:
+    return block
+  return eqx.filter_checkpoint(block, policy=policy_named(policy))
+
+
 class MixerBlock(eqx.Module):
   """Mixes `[channels, patches]` along patches, then along channels."""
 
@@ -72,10 +81,7 @@ class Mixer(eqx.Module):
     x = self.stem(image)
     x = x.reshape(len(x), -1)
     for block in self.blocks:
-      run: Callable[..., jax.Array] = block
-      if policy is not None:
-        run = eqx.filter_checkpoint(block, policy=policy_named(policy))
-      x = run(x)
+      x = checkpointed_module(block, policy)(x)
     return self.head(self.norm(x).mean(1))
 
 

@@ -3,6 +3,7 @@
 The first of them was planned when all of them had been written.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from benchmarks.held_out.step import (
   checkpointed,
   convolve,
   cross_entropy,
+  encoder_layer,
+  encoder_shapes,
   floats,
   integers,
   layers_and_ends,
@@ -169,13 +172,7 @@ def diffusion_transformer(policy: str | None = None) -> Step:
   average of its weights.
   """
   width, num_heads, patch = 192, 6, 2
-  shapes = {
-    "told": (width, 6 * width),
-    "joint": (width, 3 * width),
-    "mixed": (width, width),
-    "inner": (width, 4 * width),
-    "outer": (4 * width, width),
-  }
+  shapes = {"told": (width, 6 * width), **encoder_shapes(width)}
   ends = {
     "patches": (4 * patch**2, width),
     "time": (64, width),
@@ -338,21 +335,7 @@ def masked_images(policy: str | None = None) -> Step:
   He et al., Masked Autoencoders Are Scalable Vision Learners, 2021: 6 layers,
   192 wide, see 36 of 144 patches, 2 layers, 96 wide, guess all of them.
   """
-
-  def layer_shapes(width: int) -> dict[str, tuple[int, ...]]:
-    return {
-      "joint": (width, 3 * width),
-      "mixed": (width, width),
-      "inner": (width, 4 * width),
-      "outer": (4 * width, width),
-    }
-
-  def run_layer(layer: Params, x: jax.Array) -> jax.Array:
-    joint = (standardize(x) @ layer["joint"]).reshape(*x.shape[:2], 3, 6, -1)
-    mixed = jax.nn.dot_product_attention(*jnp.moveaxis(joint, 2, 0))
-    x += mixed.reshape(x.shape) @ layer["mixed"]
-    hidden = jax.nn.gelu(standardize(x) @ layer["inner"])
-    return x + hidden @ layer["outer"]
+  run_layer = functools.partial(encoder_layer, num_heads=6)
 
   def run_layers(layers: list[Params], x: jax.Array) -> jax.Array:
     for layer in layers:
@@ -383,8 +366,8 @@ def masked_images(policy: str | None = None) -> Step:
 
   def init(key: jax.Array) -> Params:
     keys = jax.random.split(key, 3)
-    encoder = normal_layers(keys[0], 6, layer_shapes(192))
-    decoder = normal_layers(keys[1], 2, layer_shapes(96))
+    encoder = normal_layers(keys[0], 6, encoder_shapes(192))
+    decoder = normal_layers(keys[1], 2, encoder_shapes(96))
     return encoder, decoder, *normal_layers(keys[2], 1, ends)
 
   return make_train_step(

@@ -3,7 +3,6 @@
 Written down together with `field_steps`, before the first of them was planned.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +13,7 @@ from flax import nnx
 from optax import contrib
 
 from benchmarks.held_out import keras_steps
-from benchmarks.held_out.equinox_steps import split_arrays
+from benchmarks.held_out.equinox_steps import checkpointed_module, split_arrays
 from benchmarks.held_out.step import (
   Step,
   checkpointed,
@@ -23,7 +22,6 @@ from benchmarks.held_out.step import (
   integers,
   make_train_step,
 )
-from benchmarks.policies import policy_named
 
 Params = Any
 
@@ -125,10 +123,7 @@ class TextEncoder(eqx.Module):
     places = jax.vmap(self.places)(jnp.arange(len(words)))
     x = jax.vmap(self.words)(words) + places
     for layer in self.layers:
-      run: Callable[..., jax.Array] = layer
-      if policy is not None:
-        run = eqx.filter_checkpoint(layer, policy=policy_named(policy))
-      x = run(x, words > 0)
+      x = checkpointed_module(layer, policy)(x, words > 0)
     return jax.vmap(self.out)(x)
 
 

@@ -5,6 +5,7 @@ from chunk to chunk, experts in a loop. They were written down before the first
 of them was planned.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from benchmarks.held_out.step import (
   Step,
   checkpointed,
   cross_entropy,
+  encoder_layer,
+  encoder_shapes,
   integers,
   layers_and_ends,
   make_train_step,
@@ -177,25 +180,12 @@ def own_attention(policy: str | None = None) -> Step:
   Dao et al., FlashAttention, 2022, as a user writes it: a loop over rows in a
   `jax.custom_vjp`, so that no square of the length is kept.
   """
-  width, num_heads = 128, 4
-  shapes = {
-    "joint": (width, 3 * width),
-    "mixed": (width, width),
-    "inner": (width, 4 * width),
-    "outer": (4 * width, width),
-  }
 
-  def run_layer(layer: Params, x: jax.Array) -> jax.Array:
-    joint = (standardize(x) @ layer["joint"]).reshape(
-      *x.shape[:2], 3, num_heads, -1
-    )
-    query, key, value = jnp.moveaxis(joint, 2, 0)
-    mixed = attention_by_rows(rotated(query), rotated(key), value)
-    x += mixed.reshape(x.shape) @ layer["mixed"]
-    hidden = jax.nn.gelu(standardize(x) @ layer["inner"])
-    return x + hidden @ layer["outer"]
+  def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+    return attention_by_rows(rotated(query), rotated(key), value)
 
-  return _tagger(shapes, run_layer, policy)
+  run_layer = functools.partial(encoder_layer, num_heads=4, attend=attend)
+  return _tagger(encoder_shapes(128), run_layer, policy)
 
 
 def linear_attention(policy: str | None = None) -> Step:

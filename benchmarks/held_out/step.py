@@ -173,6 +173,41 @@ def standardize(x: jax.Array) -> jax.Array:
   return centred * jax.lax.rsqrt(variance + 1e-6)
 
 
+def encoder_shapes(width: int) -> dict[str, tuple[int, ...]]:
+  """Returns the shapes of the arrays of an `encoder_layer`."""
+  return {
+    "joint": (width, 3 * width),
+    "mixed": (width, width),
+    "inner": (width, 4 * width),
+    "outer": (4 * width, width),
+  }
+
+
+def encoder_layer(
+  layer: Any,
+  x: jax.Array,
+  *,
+  num_heads: int,
+  attend: Callable[..., jax.Array] = jax.nn.dot_product_attention,
+) -> jax.Array:
+  """Returns (batch, length, width) behind attention and two products.
+
+  Args:
+    layer: Arrays of `encoder_shapes`.
+    x: Of shape (batch, length, width).
+    num_heads: Of the attention.
+    attend: Takes queries, keys and values, (batch, length, heads, size) each.
+  """
+  joint = (standardize(x) @ layer["joint"]).reshape(
+    *x.shape[:2], 3, num_heads, -1
+  )
+  query, key, value = jnp.moveaxis(joint, 2, 0)
+  mixed = attend(query, key, value)
+  x += mixed.reshape(x.shape) @ layer["mixed"]
+  hidden = jax.nn.gelu(standardize(x) @ layer["inner"])
+  return x + hidden @ layer["outer"]
+
+
 def convolve(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
   """Returns images (batch, height, width, channels) under a filter.
 
