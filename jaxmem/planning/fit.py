@@ -360,6 +360,11 @@ class LimitPlanner:
       )
       if self._options.verify and (best.edits or hidden):
         verify_module(planned.model)
+    return self._with_seconds(planned)
+
+  def _with_seconds(
+    self, planned: PlannedModule[LimitPlan]
+  ) -> PlannedModule[LimitPlan]:
     decision = dataclasses.replace(planned.decision, seconds=self._spent_s)
     return dataclasses.replace(planned, decision=decision)
 
@@ -382,8 +387,7 @@ class LimitPlanner:
       found = with_own_order(planned)
       if self._options.verify and found is not planned:
         verify_module(found.model)
-    decision = dataclasses.replace(found.decision, seconds=self._spent_s)
-    return dataclasses.replace(found, decision=decision)
+    return self._with_seconds(found)
 
   def least_schedule_s(self, limit_bytes: int, most_s: float) -> float:
     """Returns seconds that no schedule that edits make fit a limit is below.

@@ -2,8 +2,8 @@
 
 A search for few bytes orders the whole program, but only what runs around its
 peak has to run as found. What shares no memory XLA:CPU runs at once, and XLA's
-own order leaves more of that. So the end of it is given back, as far as that
-takes no more bytes, and parts of what comes before (docs/how-it-works.md).
+own order leaves more of that. So the end of it is given back, as far as the
+bytes stay the same, and parts of what comes before (docs/how-it-works.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem import cost
 from jaxmem.graph import (
   ComputationGraph,
-  callee_peaks,
   from_hlo,
   liveness,
   successors_of,
@@ -34,28 +33,28 @@ _MAX_NODES = 8_000
 
 
 def with_own_order[D: Decision](planned: PlannedModule[D]) -> PlannedModule[D]:
-  """Returns a plan of as few bytes whose entry runs more in XLA's order.
+  """Returns a plan of the same bytes whose entry runs more in XLA's order.
 
   Where anything is transferred, the order hides that, and is kept.
 
   Args:
     planned: A plan that nothing edits any more.
   """
-  if cost.has_transfers(planned.module):
+  decision, model = planned.decision, planned.model
+  if not decision.is_changed or cost.has_transfers(planned.module):
     return planned
-  model, entry_id = planned.model, planned.given.entry.id
-  entry = from_hlo(model, model.module.entry, callee_peaks(model))
+  entry = from_hlo(model, model.module.entry)
   own = _own_order(planned, entry)
-  nodes = _NearOrders(
-    model, entry, own, planned.decision.planned_bytes
-  ).nearest()
-  if nodes == [*range(len(own))]:
+  as_planned = [*range(len(own))]
+  if own == as_planned:
+    return planned
+  nodes = _NearOrders(model, entry, own, decision.planned_bytes).nearest()
+  if nodes == as_planned:
     return planned
   ids = checked_schedule(entry, nodes)
-  decision = planned.decision
   changed: dict[str, Any] = {"order": ids}
   if isinstance(decision, ModulePlan):
-    changed = {"orders": {**decision.orders, entry_id: ids}}
+    changed = {"orders": {**decision.orders, entry.computation.id: ids}}
   found = dataclasses.replace(decision, **changed)
   return PlannedModule.of(planned.given, found)
 

@@ -72,7 +72,11 @@ class OwnOrderTest(parameterized.TestCase):
       i
       for *ids, last in parts
       for i in (
-        *(ids[b + half] for b in range(_NUM_BRANCHES) for half in (0, 6)),
+        *(
+          ids[branch + half]
+          for branch in range(_NUM_BRANCHES)
+          for half in (0, _NUM_BRANCHES)
+        ),
         last,
       )
     ]
