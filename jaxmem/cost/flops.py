@@ -149,29 +149,36 @@ class FlopCounter:
     """
     opcode = instruction.opcode
     flops = Flops()
-    factorized = self._factorized(instruction)
-    if factorized is not None:
-      flops.factorized = factorized
-      return flops
-    product = self._product(instruction)
-    if product is not None and _is_looped(instruction):
-      flops.looped = product
-    elif product is not None:
-      flops.products[product_kind(instruction)] = product
-      flops.packed_bytes = self._factor_bytes(instruction)
-    elif opcode in _CALLERS:
+    if opcode in _CALLERS:
       times = self._applications(instruction)
       for callee in instruction.callees:
         flops.add(self._body(callee), times)
-    elif opcode == "sort":
-      # What XLA supposes: n log n comparisons of one operation each.
-      count = shapes.num_elements(self._operand(instruction, 0))
-      flops.scalar = float(count * (count - 1).bit_length())
     elif opcode in _TRANSCENDENTAL:
       flops.transcendental = _num_elements(instruction.shape)
     elif opcode in ELEMENTWISE and opcode not in _FREE:
       flops.scalar = _num_elements(instruction.shape)
+    elif opcode == "sort":
+      # What XLA supposes: n log n comparisons of one operation each.
+      count = shapes.num_elements(self._operand(instruction, 0))
+      flops.scalar = float(count * (count - 1).bit_length())
+    else:
+      self._count_algebra(instruction, flops)
     return flops
+
+  def _count_algebra(self, instruction: Instruction, flops: Flops) -> None:
+    """Adds what a factorization or a product computes, nothing of others."""
+    factorized = self._factorized(instruction)
+    if factorized is not None:
+      flops.factorized = factorized
+      return
+    product = self._product(instruction)
+    if product is None:
+      return
+    if _is_looped(instruction):
+      flops.looped = product
+      return
+    flops.products[product_kind(instruction)] = product
+    flops.packed_bytes = self._factor_bytes(instruction)
 
   def _body(self, computation_id: int) -> Flops:
     """Returns what one execution of a computation computes."""

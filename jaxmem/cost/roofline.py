@@ -99,9 +99,10 @@ class _Roofline:
     ):
       # It goes on while other kernels run.
       return self._rates.launch_s
-    collective = collective_of(self._module, instruction)
-    if collective is not None and self._rates.links is not None:
-      return collective_seconds(collective, self._rates.links)
+    if self._rates.links is not None:
+      collective = collective_of(self._module, instruction)
+      if collective is not None:
+        return collective_seconds(collective, self._rates.links)
     if opcode == "while":
       return trip_count(instruction) * self.sum(instruction.callees)
     if opcode in ("call", "async-start"):

@@ -33,10 +33,14 @@ class MinCut:
   be on the sink side. All ancestors of a query's node are forced to the source
   side and all descendants to the sink side: implied, but it leaves so little to
   decide that the time grows linearly with the program.
+
+  Attributes:
+    graph: The graph.
+    num_flows: How many cuts were computed.
   """
 
   def __init__(self, graph: Graph):
-    self._graph = graph
+    self.graph = graph
     before = [node.predecessors for node in graph.nodes]
     self._ancestors = _remembered_closures(before)
     self._descendants = _remembered_closures(graph.successors)
@@ -93,7 +97,7 @@ class MinCut:
       which: The smallest or the largest of the minimum cuts' sets.
     """
     self._bounds[node] = self._solve(node)
-    nodes = set(range(self._graph.num_nodes))
+    nodes = set(range(self.graph.num_nodes))
     if which == "least":
       return nodes.intersection(self._flow.get_source_side_min_cut())
     return nodes.difference(self._flow.get_sink_side_min_cut())
@@ -112,10 +116,10 @@ class MinCut:
     if status != self._flow.OPTIMAL:
       raise RuntimeError(
         f"SimpleMaxFlow must return OPTIMAL, got status {status} for node"
-        f" {self._graph.nodes[node].name!r}."
+        f" {self.graph.nodes[node].name!r}."
       )
     self.num_flows += 1
-    own_bytes = self._own_bytes[node] - _max_shared_bytes(self._graph, node)
+    own_bytes = self._own_bytes[node] - _max_shared_bytes(self.graph, node)
     return self._flow.optimal_flow() + own_bytes
 
   def _switch(self, arcs: np.ndarray, capacity: int) -> None:
@@ -126,15 +130,15 @@ class MinCut:
     )
 
   def _precedence_arcs(self) -> Iterable[tuple[int, int, int]]:
-    for index, node in enumerate(self._graph.nodes):
+    for index, node in enumerate(self.graph.nodes):
       for predecessor in node.predecessors:
         yield index, predecessor, self._infinite
 
   def _buffer_arcs(self) -> Iterable[tuple[int, int, int]]:
-    for index, buffer in enumerate(self._graph.buffers):
+    for index, buffer in enumerate(self.graph.buffers):
       if not buffer.size_bytes or not (buffer.touchers or buffer.live_at_end):
         continue
-      vertex = self._graph.num_nodes + index
+      vertex = self.graph.num_nodes + index
       tail = self._source if buffer.definer is None else buffer.definer
       yield tail, vertex, buffer.size_bytes
       if buffer.live_at_end:
@@ -195,18 +199,22 @@ def lower_bound(
     graph: The program.
     order: A topological order, the lower its peak the better.
     max_flows: How many minimum cuts to compute at most.
-    cut: A network of `graph` to be used again, with the bounds it remembers.
+    cut: A network to be used again, with the bounds it remembers: of `graph`,
+      or of one whose nodes differ in nothing but their extra bytes. Of these
+      cuts know nothing.
 
   Returns:
     Bytes that no order's peak is below. If they are the peak of this one, it is
     optimal.
   """
   cut = cut or MinCut(graph)
+  more_bytes = graph.arrays.extra_bytes - cut.graph.arrays.extra_bytes
   live = liveness.live_bytes(graph, order)
   best = 0
   last_flow = cut.num_flows + max_flows
   for step in np.argsort(-live, kind="stable").tolist():
     if live[step] <= best or cut.num_flows >= last_flow:
       break
-    best = max(best, cut.bound(order[step]))
+    node = order[step]
+    best = max(best, cut.bound(node) + int(more_bytes[node]))
   return best

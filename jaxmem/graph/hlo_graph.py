@@ -114,7 +114,7 @@ def callee_peaks(
   sequential = {c.id for c in model.analysis.dataflow.computations}
   for computation in model.module.computations:
     if computation.id in sequential and computation is not model.module.entry:
-      inner = from_hlo(model, computation, peaks)
+      inner = from_hlo(model, computation, lambda: peaks)
       nodes = range(len(inner.instructions))
       peak_bytes = (
         peak_of(inner) if peak_of else liveness.peak_bytes(inner.graph, nodes)
@@ -126,7 +126,7 @@ def callee_peaks(
 def from_hlo(
   model: AssignmentModel,
   computation: Computation,
-  callees: Mapping[int, int] | None = None,
+  callees: Callable[[], Mapping[int, int]] | None = None,
   sharing: Sharing = "heap",
 ) -> ComputationGraph:
   """Builds the graph of one scheduled computation.
@@ -134,7 +134,8 @@ def from_hlo(
   Args:
     model: The assignment model of the module.
     computation: The entry, or a computation that the schedule runs.
-    callees: What `callee_peaks` says of the computations that this one calls.
+    callees: Returns what `callee_peaks` says of the computations that this one
+      calls; is asked once the graph itself is.
     sharing: Which values too large for any slot may be placed on operands that
       die: those that XLA places so on its heap, or "any" that it could, if it
       did not mind whether the operand is picked out of a tuple.
@@ -158,7 +159,7 @@ def from_hlo(
     num_pinned=parts.num_pinned,
     is_repaired=parts.is_repaired,
     make_graph=functools.partial(
-      _graph, model, parts, callees or {}, sharing, is_entry
+      _graph, model, parts, callees or dict, sharing, is_entry
     ),
   )
 
@@ -190,10 +191,11 @@ def may_share_on_heap(
 def _graph(
   model: AssignmentModel,
   parts: HloParts,
-  callees: Mapping[int, int],
+  callees: Callable[[], Mapping[int, int]],
   sharing: Sharing,
   is_entry: bool,
 ) -> Graph:
+  peaks = callees()
   slots = parts.slots()
   # What a called computation needs may lie in a slot, too, although neither its
   # parameters nor its results need be those of the program.
@@ -205,7 +207,7 @@ def _graph(
         name=instruction.name,
         predecessors=tuple(sorted(predecessors)),
         extra_bytes=max(
-          (callees.get(c, 0) for c in instruction.callees), default=0
+          (peaks.get(c, 0) for c in instruction.callees), default=0
         ),
         shares=tuple(pairs),
         source=model.module.source(instruction),

@@ -15,11 +15,12 @@ from jaxmem.planning.decision import (
   ModulePlan,
   PlannedModule,
 )
-from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
+from jaxmem.planning.fit import LimitPlanner
 from jaxmem.planning.frontier import plan_frontier
 from jaxmem.planning.own_plan import OwnPlan
 from jaxmem.planning.recheck import check_again
 from jaxmem.planning.request import Request
+from jaxmem.planning.smallest_program import smallest_program_bytes
 from jaxmem.planning.tuning import TUNING
 
 __all__ = [

@@ -57,8 +57,7 @@ class CalleeOrders:
     model: Of the module.
     options: How hard to try.
     proves: As of `OrderSearch`.
-    like: Of the module that this one was made from, if any: what it calls is
-      mostly the same.
+    known: Orders of graphs that were searched before; more are added.
 
   Attributes:
     orders: Computation id -> instruction ids in execution order, where that is
@@ -72,11 +71,11 @@ class CalleeOrders:
     model: AssignmentModel,
     options: Options,
     proves: bool,
-    like: CalleeOrders | None = None,
+    known: dict[Graph, order.OrderResult],
   ):
     self._options = options
     self._proves = proves
-    self._found: dict[Graph, order.OrderResult] = like._found if like else {}
+    self._known = known
     # As `orders`, in nodes, and of those that were not adopted, too.
     self._nodes: dict[int, tuple[int, ...]] = {}
     self.orders: dict[int, tuple[int, ...]] = {}
@@ -114,10 +113,10 @@ class CalleeOrders:
     """Finds an order of a computation, None without a choice, and its bound."""
     graph, found = inner.graph, None
     if graph.num_nodes >= _MIN_NODES:
-      found = self._found.get(graph) or order.plan_order(
+      found = self._known.get(graph) or order.plan_order(
         graph, effort=self._options.effort, prove=self._proves
       )
-      self._found[graph] = found
+      self._known[graph] = found
     bound = found.lower_bound_bytes if found else 0
     self.bounds[inner.computation.id] = max(0, bound - inner.owned_bytes)
     return found

@@ -19,6 +19,8 @@ class SketchTuning:
       this fraction of its live bytes.
     sure_miss: Where what is found takes more than so many times the room,
       further views are not searched.
+    alike_share: A view in which a plan found in vain takes at most this share
+      less than in the view it was found in is not searched for that room.
     modules_between_collections: The garbage collector is run after so many
       edited modules.
   """
@@ -28,6 +30,7 @@ class SketchTuning:
   first_lowering: tuple[float, float] = (0.005, 0.04)
   least_lowering: float = 0.995
   sure_miss: float = 1.03
+  alike_share: float = 0.001
   modules_between_collections: int = 4
 
 

@@ -124,12 +124,16 @@ class EditSearch:
         room before serves all the same.
       is_any: Whether to search the views that are searched last.
     """
-    if room not in self._sketched:
+    if room not in self._sketched and useless_s > 0.0:
       found = self._all_sketches(room, useless_s, is_any)
-      if not found:
-        return None
-      self._sketched[room] = sorted(found, key=lambda f: f.extra_s)
-    return self._sketched[room][0]
+      if found:
+        self._sketched[room] = sorted(found, key=lambda f: f.extra_s)
+    return self.sketched_before(room)
+
+  def sketched_before(self, room: int) -> Fit | None:
+    """Returns the best sketch for a room if one was found before."""
+    found = self._sketched.get(room)
+    return found[0] if found else None
 
   def refined(self, room: int) -> Fit:
     """Takes more time for the best of the sketches that were found.

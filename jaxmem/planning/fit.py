@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxmem_hlo.module import Module
 
@@ -29,10 +29,7 @@ from jaxmem.planning.ordered_module import Fit, OrderedModule
 from jaxmem.planning.overlap import hide_transfers
 from jaxmem.planning.own_order import with_own_order
 from jaxmem.planning.promise import Promise, may_gain_by_less, promise
-from jaxmem.planning.reorder import (
-  plan_module,
-  verify_module,
-)
+from jaxmem.planning.reorder import plan_module, verify_module
 from jaxmem.planning.smallest import find_smallest
 from jaxmem.planning.tuning import TUNING
 
@@ -189,8 +186,13 @@ class LimitPlanner:
       wanted: None as well where no such plan is found.
     """
     found: list[PlannedModule[LimitPlan]] = []
-    for room in self._rooms(limit_bytes):
-      planned = self._find(room, limit_bytes, wanted)
+    rooms = self._rooms(limit_bytes)
+    for room in rooms:
+      # What was found for another room already is no worse than this.
+      others_s = [self._known_s(other) for other in rooms if other != room]
+      worse_s = min([wanted.worse_s, *others_s])
+      better = dataclasses.replace(wanted, worse_s=worse_s)
+      planned = self._find(room, limit_bytes, better)
       if planned is not None:
         found.append(planned)
         if not self._fits_unedited(limit_bytes):
@@ -222,13 +224,24 @@ class LimitPlanner:
         else:
           sketch = self._sketch(room, wanted)
       if sketch is not None:
-        mapping_s = self._device.mapping_s(sketch.temp_bytes)
-        seconds.append(self.step_s + sketch.extra_s + mapping_s)
+        seconds.append(self._sketch_s(sketch))
         if not self._fits_unedited(limit_bytes):
           break
     return min(seconds, default=None)
 
-  def _rooms(self, limit_bytes: int) -> Iterable[int]:
+  def _known_s(self, room: int) -> float:
+    """Returns what a schedule takes at most that was found for a room."""
+    unedited = self._planned.unedited()
+    if unedited.temp_bytes <= room:
+      return self._sketch_s(unedited)
+    sketch = self._search.sketched_before(room)
+    return self._sketch_s(sketch) if sketch else math.inf
+
+  def _sketch_s(self, sketch: Fit) -> float:
+    mapping_s = self._device.mapping_s(sketch.temp_bytes)
+    return self.step_s + sketch.extra_s + mapping_s
+
+  def _rooms(self, limit_bytes: int) -> Sequence[int]:
     """Returns the rooms that plans are made for, until one fits.
 
     Where no edits are needed, all of them: what was promised of less need not
@@ -237,7 +250,7 @@ class LimitPlanner:
     rooms = [limit_bytes - self.fixed_bytes]
     if self._device.mapping_s(rooms[0]):
       rooms.insert(0, self.promise(limit_bytes).room_bytes)
-    return dict.fromkeys(rooms)
+    return (*dict.fromkeys(rooms),)
 
   def _find(
     self, room: int, limit_bytes: int, wanted: Wanted
@@ -314,17 +327,14 @@ class LimitPlanner:
       with paused_collector():
         yield
     finally:
-      self._spent_s = self._elapsed_s()
-
-  def _elapsed_s(self) -> float:
-    return time.perf_counter() - self._start_s
+      self._spent_s = time.perf_counter() - self._start_s
 
   def _plan(
     self, best: Fit, room: int, limit_bytes: int
   ) -> PlannedModule[LimitPlan]:
     with self._timed():
       base = best.base
-      self._first_s.setdefault(room, self._elapsed_s())
+      self._first_s.setdefault(room, time.perf_counter() - self._start_s)
       module = base.edited(best.edits)
       order, planned_bytes = None, best.temp_bytes
       hidden = hide_transfers(module, self._device, room)
@@ -436,14 +446,3 @@ class LimitPlanner:
       found = find_smallest([*self._search.bases()], room)
       self._smallest_found[useful_bytes] = found
     return self._smallest_found[useful_bytes]
-
-
-def smallest_program_bytes(planners: Iterable[LimitPlanner]) -> int:
-  """Returns the bytes of the smallest whole program of several modules."""
-  smallest: int | None = None
-  # What is small without edits leaves the others little to search for.
-  for planner in sorted(planners, key=lambda p: p.total_bytes):
-    found = planner.smallest_bytes(smallest)
-    smallest = found if smallest is None else min(smallest, found)
-  assert smallest is not None
-  return smallest

@@ -10,7 +10,8 @@ from jaxmem import units
 from jaxmem.errors import InfeasibleError
 from jaxmem.planning.aim import ANYTHING, Wanted
 from jaxmem.planning.decision import LimitPlan, PlannedModule
-from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
+from jaxmem.planning.fit import LimitPlanner
+from jaxmem.planning.smallest_program import smallest_program_bytes
 from jaxmem.report import Frontier, Point, Progress
 
 # How many limits are tried where none are asked for.

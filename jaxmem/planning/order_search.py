@@ -66,8 +66,8 @@ class OrderSearch:
 
   Attributes:
     model: Predicts the assignment of the module.
-    orders: The orders that were chosen so far, as in `FoundOrders`.
-    entry: The graph of the module's entry computation.
+    entry: The graph of the module's entry computation. What it calls is ordered
+      once that is asked for.
   """
 
   def __init__(
@@ -82,16 +82,20 @@ class OrderSearch:
     self.model = AssignmentModel(module, platform, like and like.model)
     self._options = options
     self._proves = proves
-    self._callees = CalleeOrders(
-      self.model, options, proves, like and like._callees
-    )
-    self.orders = dict(self._callees.orders)
-    self.entry = from_hlo(self.model, module.entry, self._callees.peaks)
+    # What the module calls is mostly what the one called that it was made from.
+    self._known: dict[Graph, order.OrderResult] = like._known if like else {}
+    self.entry = from_hlo(self.model, module.entry, lambda: self._callees.peaks)
+    # As in `FoundOrders`.
+    self._orders: dict[int, tuple[int, ...]] = {}
     self._initial = tuple(range(len(self.entry.instructions)))
 
   def may_reach(self, limit_bytes: float) -> bool:
     """Whether a quick bound allows as few bytes of temporaries."""
     return self._quick_bound <= limit_bytes
+
+  @functools.cached_property
+  def _callees(self) -> CalleeOrders:
+    return CalleeOrders(self.model, self._options, self._proves, self._known)
 
   @functools.cached_property
   def _cut(self) -> bounds.MinCut:
@@ -110,12 +114,12 @@ class OrderSearch:
   @functools.cached_property
   def _quick_bound(self) -> int:
     graph = self.entry.graph
-    return self._bound(graph, self._low_bytes) - graph.base_bytes
+    return self._bound(self._low_bytes) - graph.base_bytes
 
   def run(
     self, enough_bytes: float, initial_bytes: int | None = None
   ) -> FoundOrders:
-    """Orders the entry; `orders` holds what was chosen for the callees.
+    """Orders what the entry calls, then the entry.
 
     Args:
       enough_bytes: Temporaries that a plan must not exceed to be worth it.
@@ -124,20 +128,21 @@ class OrderSearch:
       initial_bytes: Temporaries of the module as it is, if known.
     """
     graph, initial = self.entry.graph, self._initial
+    self._orders = dict(self._callees.orders)
     free, candidates = self._search_models()
     if not self.may_reach(enough_bytes) and self._options.effort != "prove":
       candidates = iter((initial,))
-    bound = self._bound(graph, free.lower_bound_bytes) - graph.base_bytes
+    bound = self._bound(free.lower_bound_bytes) - graph.base_bytes
     known = {}
-    if initial_bytes is not None and not self.orders:
+    if initial_bytes is not None and not self._orders:
       known[initial] = initial_bytes
     best, planned = self._choose(candidates, bound, known)
     live = self._live_bytes(best)
     if best != initial or self.entry.is_repaired:
       ids = checked_schedule(self.entry, best)
-      self.orders[self._module.entry.id] = ids
+      self._orders[self._module.entry.id] = ids
     return FoundOrders(
-      orders=dict(self.orders),
+      orders=self._orders,
       planned_bytes=planned,
       lower_bound_bytes=max(0, bound),
       is_optimal=live <= bound * _MET and planned <= bound * PACKED_WELL,
@@ -261,19 +266,24 @@ class OrderSearch:
 
   def _price(self, nodes: Sequence[int], limit_bytes: int | None) -> int:
     ids = self.entry.schedule(nodes)
-    orders = {**self.orders, self._module.entry.id: ids}
+    orders = {**self._orders, self._module.entry.id: ids}
     return self.model.temp_bytes(orders, limit_bytes)
 
-  def _bound(self, graph: Graph, bound: int) -> int:
+  def _bound(self, bound: int) -> int:
     """Lowers the entry's bound where a callee's own order is not proven."""
-    if self._callees.peaks == self._callees.bounds:
-      return bound
-    entry = from_hlo(self.model, self._module.entry, self._callees.bounds)
-    optimistic = entry.graph
-    if optimistic == graph:
-      return bound
-    flows = _TUNING.callee_flows
-    return bounds.lower_bound(optimistic, self._initial, flows)
+    return bound if self._optimistic_bound is None else self._optimistic_bound
+
+  @functools.cached_property
+  def _optimistic_bound(self) -> int | None:
+    """A bound if callees take no more than they must; None if all do so."""
+    callees, flows = self._callees, _TUNING.callee_flows
+    if callees.peaks == callees.bounds:
+      return None
+    entry = self._module.entry
+    optimistic = from_hlo(self.model, entry, lambda: callees.bounds).graph
+    if optimistic == self.entry.graph:
+      return None
+    return bounds.lower_bound(optimistic, self._initial, flows, self._cut)
 
 
 def _without_slots(graph: Graph) -> Graph:

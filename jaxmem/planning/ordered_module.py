@@ -70,6 +70,21 @@ class Fit:
     return max(0, min(limit - (self.temp_bytes - self.aim.room_bytes), lower))
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Vain:
+  """A search for a sketch that found none.
+
+  Attributes:
+    aim: What it was made for.
+    worse_s: Seconds that would have made a fit useless.
+    last: The last choice that it looked at.
+  """
+
+  aim: Aim
+  worse_s: float
+  last: Choice
+
+
 class OrderedModule:
   """One order of a module that edits can be made on.
 
@@ -104,7 +119,10 @@ class OrderedModule:
     self.seconds = seconds
     model = self._predictor.model
     self._entry = from_hlo(
-      model, module.entry, callee_peaks(model), sharing="any"
+      model,
+      module.entry,
+      functools.partial(callee_peaks, model),
+      sharing="any",
     )
     self.step_s = sum(
       self.seconds.get(i.id, 0.0) for i in self._entry.instructions
@@ -114,6 +132,8 @@ class OrderedModule:
     # For each room, with the link or without, the least live bytes of searches
     # that did not get down to it.
     self._misses: dict[tuple[int, bool], int] = {}
+    # For the same, the last search that found nothing.
+    self._vain: dict[tuple[int, bool], _Vain] = {}
 
   @property
   def num_steps(self) -> int:
@@ -181,6 +201,7 @@ class OrderedModule:
     self._starts = {view: fresh[s] for view, s in self._starts.items()}
     self._choosers.clear()
     self._misses.clear()
+    self._vain.clear()
 
   def _live_bytes(
     self,
@@ -282,6 +303,34 @@ class OrderedModule:
     """
     if self.is_far_off(aim.room_bytes, aim.with_link):
       return None
+    if self._is_in_vain(aim, worse_s):
+      return None
+    fit, last = self._sketch(aim, worse_s)
+    if fit is None:
+      key = aim.room_bytes, aim.with_link
+      self._vain[key] = _Vain(aim=aim, worse_s=worse_s, last=last)
+    return fit
+
+  def _is_in_vain(self, aim: Aim, worse_s: float) -> bool:
+    """Whether a search ended in vain that saw what this one would see.
+
+    Views differ in memory that often has nothing to do with the peak.
+    """
+    vain = self._vain.get((aim.room_bytes, aim.with_link))
+    if vain is None or worse_s > vain.worse_s:
+      return False
+    (slots, sharing), limit = vain.aim.view, vain.aim.live_limit_bytes
+    if sharing != aim.view[1] or limit != aim.live_limit_bytes:
+      return False
+    if slots == aim.view[0]:
+      return True
+    last = vain.last
+    seen_bytes = self._live_bytes(last.events, aim.view, last.transfers)
+    least_bytes = (1 - _TUNING.alike_share) * last.peak_bytes
+    return least_bytes <= seen_bytes
+
+  def _sketch(self, aim: Aim, worse_s: float) -> tuple[Fit | None, Choice]:
+    """Returns what `sketch` does, and the last choice that was looked at."""
     chooser = self.chooser(aim.view, "fast", aim.with_link)
     # Where fewer bytes are counted than XLA will take, plans for limits that
     # cannot be kept may be packed more tightly, and fit.
@@ -291,18 +340,18 @@ class OrderedModule:
       limit = aim.live_limit_bytes
       choice = chooser.sketch(limit)
       if choice.extra_s >= worse_s:
-        return None
+        break
       if choice.peak_bytes > max(aim.room_bytes, limit):
         self._remember_miss(aim, choice)
-        return None
+        break
       fit = self.fit(aim, choice)
       if fit.temp_bytes <= aim.room_bytes:
-        return fit
+        return fit, choice
       num_missed += choice.peak_bytes > limit
       if num_missed > most_missed:
-        return None
+        break
       aim = dataclasses.replace(aim, live_limit_bytes=_next_limit(fit, attempt))
-    return None
+    return None, choice
 
   def _remember_miss(self, aim: Aim, choice: Choice) -> None:
     key = aim.room_bytes, aim.with_link

@@ -13,7 +13,7 @@ from jaxmem_hlo.assignment import AssignmentModel
 from jaxmem_hlo.buffers import schedule
 from jaxmem_hlo.module import Computation, Module
 
-from jaxmem.graph import callee_peaks, check_order, from_hlo
+from jaxmem.graph import check_order, from_hlo
 from jaxmem.planning.collector import paused_collector
 from jaxmem.planning.decision import (
   Decision,
@@ -53,7 +53,7 @@ def _check_base(given: Module, base: ModulePlan) -> Module:
   model = AssignmentModel(given, base.platform)
   module = given
   if base.removed_copies:
-    entry = from_hlo(model, given.entry, callee_peaks(model))
+    entry = from_hlo(model, given.entry)
     removable = find_copies(model, entry).removable
     if not removable.keys() >= {*base.removed_copies}:
       raise ValueError("The plan removes what is no needless copy.")

@@ -1,3 +1,5 @@
+import dataclasses
+
 import random_graphs
 from absl.testing import absltest
 
@@ -89,6 +91,29 @@ class BoundsTest(absltest.TestCase):
     cut = bounds.MinCut(graph)
     bounds.lower_bound(graph, range(graph.num_nodes), 3, cut)
     self.assertEqual(cut.num_flows, 3)
+
+  def test_a_cut_serves_nodes_with_other_extra_bytes(self):
+    for seed in range(60):
+      graph = random_graphs.random_graph(seed, 8)
+      order, number = range(graph.num_nodes), graph.num_nodes
+      cut = bounds.MinCut(graph)
+      bounds.lower_bound(graph, order, number, cut)
+      num_flows = cut.num_flows
+      for sign in (-1, 1):
+        nodes = tuple(
+          dataclasses.replace(
+            node, extra_bytes=max(0, node.extra_bytes + sign * (7 * i % 5))
+          )
+          for i, node in enumerate(graph.nodes)
+        )
+        other = dataclasses.replace(graph, nodes=nodes)
+        self.assertEqual(
+          bounds.lower_bound(other, order, number, cut),
+          bounds.lower_bound(other, order, number),
+        )
+      # What was cut once is not cut again.
+      self.assertLessEqual(num_flows, cut.num_flows)
+      self.assertLessEqual(cut.num_flows, number)
 
   def test_empty_graph(self):
     graph = random_graphs.build([], [])

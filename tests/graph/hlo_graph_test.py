@@ -358,7 +358,7 @@ class NodeTest(parameterized.TestCase):
     module = tiny_hlo.loop(kinds="u")
     (body,) = [c for c in module.computations if c.name == "body"]
     callees = {body.id: 500}
-    found = _graph(module, callees=callees)
+    found = _graph(module, callees=lambda: callees)
     (loop,) = [n for n in found.graph.nodes if n.name == "loop"]
     self.assertEqual(loop.extra_bytes, 500)
 

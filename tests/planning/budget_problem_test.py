@@ -39,7 +39,7 @@ def _build(name, slots, sharing: Sharing = "heap"):
 
 def _build_from(model, slots, sharing: Sharing = "heap"):
   module = model.module
-  entry = from_hlo(model, module.entry, callee_peaks(model), "any")
+  entry = from_hlo(model, module.entry, lambda: callee_peaks(model), "any")
   seconds = cost.instruction_seconds(module, _RATES)
   problem = from_module(
     recomputable(module, model.analysis),

@@ -1,6 +1,7 @@
 """What a search for edits looks at: sketches first, and then for how long."""
 
 import dataclasses
+import math
 from unittest import mock
 
 import pytest
@@ -9,10 +10,12 @@ import residual_step
 from absl.testing import absltest, parameterized
 
 from jaxmem import Options, cost
+from jaxmem.budget import Chooser
 from jaxmem.planning import edit_search
-from jaxmem.planning.aim import ANYTHING, LAST_VIEWS, VIEWS, Wanted
-from jaxmem.planning.fit import LimitPlanner, smallest_program_bytes
+from jaxmem.planning.aim import ANYTHING, LAST_VIEWS, VIEWS, Aim, Wanted
+from jaxmem.planning.fit import LimitPlanner
 from jaxmem.planning.ordered_module import OrderedModule
+from jaxmem.planning.smallest_program import smallest_program_bytes
 
 
 def _planner():
@@ -132,6 +135,63 @@ class EditSearchTest(parameterized.TestCase):
     wanted = Wanted(worse_s=1.000001 * planner.step_s)
     self.assertIsNone(planner.sketched_s(limit, wanted))
     self.assertIsNotNone(planner.sketched_s(limit))
+
+  def test_what_costs_less_than_nothing_is_not_searched(self):
+    planner = _planner()
+    limit = _limit(planner, 0.6)
+    wanted = Wanted(worse_s=0.5 * planner.step_s)
+    with mock.patch.object(OrderedModule, "sketch") as sketch:
+      self.assertIsNone(planner.sketched_s(limit, wanted))
+      sketch.assert_not_called()
+
+  def test_a_view_that_sees_the_same_is_not_searched_in_vain(self):
+    planner = _planner()
+    base = planner._planned
+    room = int(0.6 * (planner.total_bytes - planner.fixed_bytes))
+    aims = [
+      Aim(view=v, room_bytes=room, live_limit_bytes=room, with_link=False)
+      for v in VIEWS
+    ]
+    sketches = [base.sketch(aim, math.inf) for aim in aims]
+    costs = [sketch and sketch.extra_s for sketch in sketches]
+    # The two views see the same of this step, and no memory is searched twice.
+    assert costs[0] is not None
+    self.assertEqual(costs[0], costs[1])
+    base.forget_searches()
+    with mock.patch.object(
+      Chooser, "sketch", autospec=True, side_effect=Chooser.sketch
+    ) as chosen:
+      self.assertIsNone(base.sketch(aims[0], 0.5 * costs[0]))
+      num_chosen = chosen.call_count
+      self.assertGreater(num_chosen, 0)
+      self.assertIsNone(base.sketch(aims[1], 0.5 * costs[0]))
+      self.assertEqual(chosen.call_count, num_chosen)
+      # Who would take more searches all the same.
+      self.assertIsNotNone(base.sketch(aims[1], math.inf))
+
+  def test_a_room_is_searched_for_less_than_what_another_takes(self):
+    planner = _planner()
+    limit = planner.total_bytes
+    full = limit - planner.fixed_bytes
+    wanted_s = {}
+
+    def find(self, room, limit_bytes, wanted):
+      del self, limit_bytes
+      wanted_s[room] = wanted.worse_s
+
+    with mock.patch.object(LimitPlanner, "_find", find):
+      self.assertIsNone(planner.find(limit))
+    lower, last = wanted_s
+    self.assertLess(lower, full)
+    self.assertEqual(last, full)
+    # Without edits the step fits, which nothing slower is to be found for.
+    mapping_s = cost.device_for("cpu").mapping_s(full)
+    self.assertAlmostEqual(wanted_s[lower], planner.step_s + mapping_s)
+    self.assertEqual(wanted_s[full], math.inf)
+    sketched_s = planner.sketched_s(limit)
+    with mock.patch.object(LimitPlanner, "_find", find):
+      planner.find(limit)
+    self.assertAlmostEqual(wanted_s[full], sketched_s)
 
   def test_the_last_views_are_for_those_who_want_any_plan(self):
     for wanted, views in (

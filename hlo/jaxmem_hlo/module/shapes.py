@@ -6,6 +6,7 @@ of its (nested) tuple elements; the empty index is the whole shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from jaxmem_hlo.proto import hlo_pb2
@@ -66,10 +67,7 @@ def is_tuple(shape: hlo_pb2.Shape) -> bool:
 
 def num_elements(shape: hlo_pb2.Shape) -> int:
   """Returns the number of elements of an array shape."""
-  count = 1
-  for dimension in shape.dimensions:
-    count *= dimension
-  return count
+  return math.prod(shape.dimensions)
 
 
 def top_level_bytes(shape: hlo_pb2.Shape) -> int:
