@@ -101,33 +101,37 @@ class BlockSearch:
     """
     first, versions = every.version.choice, self._versions
     assert first is not None
-    doubt_s = 0.0
-    if versions.device.platform != "cpu":
-      doubt_s = _TUNING.doubt_share * versions.base.planner.step_s
     keeping_of = functools.partial(
       keeping,
       *(versions.base.version, self._step, first, nothing),
       added_s=every.version.extra_s,
-      doubt_s=doubt_s,
       rates=versions.device.rates,
     )
     amounts = amounts_to_keep(
       self._step, every, versions.device, versions.limit_bytes
     )
+    doubt_s = _TUNING.doubt_share * versions.base.planner.step_s
     waiting = keeping_of(amounts=amounts)
     too_large: tuple[BlockVersion, ComparedVersion] | None = None
     kept = next(waiting, None)
     while kept is not None:
       later = None
-      total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
-      seconds = versions.base.planner.step_s + kept.hopeful_s
-      if versions.is_promising(seconds, total_bytes):
+      if self._is_promising(every, kept, doubt_s):
         if versions.schedules.begins_early:
           later = next(waiting, None)
           for each in filter(None, (kept, later)):
             versions.schedules.begin(each.version.step)
         tried = versions.compile(kept.version)
+        if tried is not None:
+          # The others take hardly less than estimated if this one does not.
+          doubt_s = min(doubt_s, self._spared_s(kept, tried))
         if tried is not None and tried.fits:
+          less = [*filter(None, (later, *waiting))][-1:]
+          if tried.mapping_s and any(
+            self._is_promising(every, each, doubt_s) for each in less
+          ):
+            # It may keep so little that nothing has to be mapped.
+            versions.compile(less[0].version)
           return
         too_large = tried and (kept, tried)
       kept = later or next(waiting, None)
@@ -135,6 +139,25 @@ class BlockSearch:
     if too_large is not None and room > 0:
       kept, tried = too_large
       self._keep_less(kept, tried, room, keeping_of)
+
+  def _is_promising(
+    self, every: ComparedVersion, kept: BlockVersion, doubt_s: float
+  ) -> bool:
+    """Whether to compile what keeps something.
+
+    Args:
+      every: The version that keeps nothing.
+      kept: The version.
+      doubt_s: Seconds that it may take less than estimated.
+    """
+    total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
+    seconds = self._versions.base.planner.step_s + kept.hopeful_s - doubt_s
+    return self._versions.is_promising(seconds, total_bytes)
+
+  def _spared_s(self, kept: BlockVersion, tried: ComparedVersion) -> float:
+    """Returns the seconds that a version takes less than estimated."""
+    estimated_s = self._versions.base.planner.step_s + kept.hopeful_s
+    return max(0.0, estimated_s - tried.planner.step_s)
 
   def _keep_less(
     self,
@@ -152,6 +175,7 @@ class BlockSearch:
     share = room / (room + tried.excess_bytes)
     for less in keeping_of(amounts=[int(share * kept.recomputed.kept_bytes)]):
       seconds = self._versions.base.planner.step_s + less.hopeful_s
+      seconds -= self._spared_s(kept, tried)
       if self._versions.is_promising(seconds, self._versions.limit_bytes):
         self._versions.compile(less.version)
 

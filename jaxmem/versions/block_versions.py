@@ -24,20 +24,17 @@ class BlockVersion:
     version: The version.
     recomputed: What it recomputes.
     added_s: An estimate of the seconds that it adds, without edits.
-    doubt_s: Seconds that it may well add less, if it adds any.
   """
 
   version: Version
   recomputed: blocks.Recomputed
   added_s: float = math.inf
-  doubt_s: float = 0.0
 
   @property
   def hopeful_s(self) -> float:
     """Seconds that it will hardly add less than."""
-    if self.added_s <= 0.0:
-      return self.added_s
-    return _TUNING.hopeful_share * self.added_s - self.doubt_s
+    share = _TUNING.hopeful_share if self.added_s > 0.0 else 1.0
+    return share * self.added_s
 
   @classmethod
   def every(
@@ -93,7 +90,6 @@ def keeping(
   amounts: Iterable[int],
   added_s: float,
   rates: Rates,
-  doubt_s: float = 0.0,
 ) -> Iterator[BlockVersion]:
   """Yields versions that keep something.
 
@@ -105,7 +101,6 @@ def keeping(
     amounts: What each may keep at most, in bytes.
     added_s: What that version adds according to its schedule, in seconds.
     rates: Of the device planned for.
-    doubt_s: See `BlockVersion`.
   """
   seen = {0}
   for keep_bytes in amounts:
@@ -118,7 +113,6 @@ def keeping(
       version=recomputing_blocks(base, choice, kept),
       recomputed=kept,
       added_s=_added_seconds(added_s, nothing, kept),
-      doubt_s=doubt_s,
     )
 
 

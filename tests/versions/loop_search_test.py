@@ -22,7 +22,10 @@ class StackLessTest(parameterized.TestCase):
     too_little = (100, 200)
 
     def stacking_less(base, amount, device):
-      return mock.Mock(amount=amount, dropped=(f"{amount}",), extra_s=0.0)
+      # To keep all products saves too little.
+      return mock.Mock(
+        amount=amount, dropped=(f"{amount}",), extra_s=0.0, saved_bytes=100
+      )
 
     def compiled(version):
       amount = version.amount
@@ -36,6 +39,7 @@ class StackLessTest(parameterized.TestCase):
     versions.device = mock.Mock(platform="cpu")
     versions.base = mock.Mock(excess_bytes=200)
     versions.base.planner.least_bytes = 0
+    versions.base.planner.step_s = 1.0
     versions.compile.side_effect = compiled
     with mock.patch.object(loop_search, "stacking_less", stacking_less):
       loop_search.stack_less(versions, 800)
