@@ -8,6 +8,9 @@ from jax.extend import core
 
 from jaxmem.jaxpr import Atom, internals, memory
 
+# Other orders and types of the same elements.
+VIEWS = frozenset("convert_element_type reshape squeeze transpose".split())
+
 
 class Values:
   """The values of a flat jaxpr.

@@ -70,6 +70,39 @@ class BarriersTest(parameterized.TestCase):
     ]
     self.assertGreater(min(sums), barrier)
 
+  def test_views_of_the_gradient_are_taken_behind_the_barrier(self):
+    # Products read the gradient in another order: who reads the sum that it is
+    # would make it anew for each of them.
+    def block(x, p):
+      return x + (jnp.tanh(x.T @ p["w"] + p["b"]) @ p["v"]).T
+
+    def loss(params, x):
+      for p in params:
+        x = block(x, p)
+      return jnp.sum(x**2)
+
+    x = jnp.ones((blocks_cases.WIDTH, 8))
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(blocks_cases.weights(), x)
+    choice = blocks.BlockChoice(num_groups=99)
+    changed = blocks.BlockStep(jaxpr).recompute(choice, _RATES).closed_jaxpr
+    made = {v: eqn for eqn in changed.eqns for v in eqn.outvars}
+    barriers = [
+      index
+      for index, eqn in enumerate(changed.eqns)
+      if eqn.primitive.name == "optimization_barrier"
+    ]
+    self.assertLen(barriers, len(blocks_cases.weights()))
+    turned = [
+      made[operands(eqn)[0]].primitive.name
+      for eqn in changed.eqns[barriers[0] :]
+      if eqn.primitive.name == "transpose"
+      and getattr(eqn.invars[0].aval, "shape", None) == x.shape
+      and operands(eqn)[0] in made
+    ]
+    # Of the gradient, and of what each block reads, to make it again.
+    self.assertNotIn("add_any", turned)
+    self.assertIn("optimization_barrier", turned)
+
 
 if __name__ == "__main__":
   absltest.main()

@@ -12,10 +12,14 @@ from jax.extend import core
 from jaxmem.cost import Rates
 from jaxmem.versions.blocks.recipe import Recipe
 from jaxmem.versions.equation_cost import is_heavy_eqn, scalar_flops
-from jaxmem.versions.values import Values, num_bytes, operands, results, walk
-
-# What products look through: other orders and types of the same elements.
-_VIEWS = frozenset("convert_element_type reshape squeeze transpose".split())
+from jaxmem.versions.values import (
+  VIEWS,
+  Values,
+  num_bytes,
+  operands,
+  results,
+  walk,
+)
 
 
 def fused_seconds(recipe: Recipe, rates: Rates) -> float:
@@ -34,7 +38,7 @@ def fused_seconds(recipe: Recipe, rates: Rates) -> float:
   written = [
     v
     for v, eqn in made.items()
-    if eqn.primitive.name not in _VIEWS and _is_operand(values, readers, v)
+    if eqn.primitive.name not in VIEWS and _is_operand(values, readers, v)
   ]
   within = made.keys() - {*written}
 
@@ -63,7 +67,7 @@ def _is_operand(
   return any(
     is_heavy_eqn(eqn)
     or (
-      eqn.primitive.name in _VIEWS
+      eqn.primitive.name in VIEWS
       and any(_is_operand(values, readers, v) for v in results(eqn))
     )
     for eqn in eqns

@@ -7,7 +7,14 @@ from collections.abc import Collection, Sequence
 from jax.extend import core
 
 from jaxmem.versions.rules import may_run_again
-from jaxmem.versions.values import Values, num_bytes, operands, results, walk
+from jaxmem.versions.values import (
+  VIEWS,
+  Values,
+  num_bytes,
+  operands,
+  results,
+  walk,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +132,25 @@ def _trigger(values: Values, before: int) -> core.Var | None:
       if values.is_of_backward_pass(v) and num_bytes(v)
     ]
     if found:
-      return max(found, key=num_bytes)
+      return _origin(values, max(found, key=num_bytes))
   return None
+
+
+def _origin(values: Values, gradient: core.Var) -> core.Var:
+  """Returns the gradient of which another one is a view.
+
+  Each reader of a view makes it anew, and with it all that XLA fuses into it:
+  so what it is a view of passes the barrier.
+  """
+  while True:
+    index = values.definers.get(gradient)
+    if index is None or not values.is_backward[index]:
+      return gradient
+    eqn = values.eqns[index]
+    read = operands(eqn)
+    if eqn.primitive.name not in VIEWS or len(read) != 1:
+      return gradient
+    (gradient,) = read
 
 
 def crossing_bytes(group: Group) -> int:
