@@ -1,5 +1,7 @@
 """What the backward pass of recomputed blocks reads behind their barriers."""
 
+import collections
+
 import blocks_cases
 import jax
 import jax.numpy as jnp
@@ -102,6 +104,43 @@ class BarriersTest(parameterized.TestCase):
     # Of the gradient, and of what each block reads, to make it again.
     self.assertNotIn("add_any", turned)
     self.assertIn("optimization_barrier", turned)
+
+  def test_views_of_weights_wait_for_no_gradient(self):
+    @jax.custom_vjp
+    def product(x, w):
+      return x @ w
+
+    def backward(residuals, gradient):
+      x, w = residuals
+      turned = w.T
+      return gradient @ turned, x.T @ gradient
+
+    product.defvjp(lambda x, w: (x @ w, (x, w)), backward)
+
+    def block(x, p):
+      return x + product(jnp.tanh(x @ p["w"] + p["b"]), p["v"])
+
+    def loss(params, x):
+      for p in params:
+        x = block(x, p)
+      return jnp.sum(x**2)
+
+    # Weights are larger than gradients, and so are their views.
+    x = jnp.ones((2, blocks_cases.WIDTH))
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(blocks_cases.weights(), x)
+    choice = blocks.BlockChoice(num_groups=99)
+    changed = blocks.BlockStep(jaxpr).recompute(choice, _RATES).closed_jaxpr
+    made = {v: eqn for eqn in changed.eqns for v in eqn.outvars}
+    # The first block that runs again waits for the gradient of the loss.
+    gradient = {"mul": 1, "add_any": len(blocks_cases.weights()) - 1}
+    waited_for = collections.Counter(
+      made[v].primitive.name
+      for eqn in changed.eqns
+      if eqn.primitive.name == "optimization_barrier"
+      for v in operands(eqn)
+      if v in made and made[v].primitive.name in gradient
+    )
+    self.assertEqual(waited_for, gradient)
 
 
 if __name__ == "__main__":

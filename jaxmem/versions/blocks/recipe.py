@@ -122,35 +122,31 @@ def make_recipe(group: Group, kept: Collection[core.Var]) -> Recipe | None:
 
 
 def _trigger(values: Values, before: int) -> core.Var | None:
-  """Returns a value of the backward pass that is there by then, if any."""
+  """Returns a gradient that is there by then, if any is."""
   for index in reversed(range(before + 1)):
     if not values.is_backward[index]:
       return None
-    found = [
-      v
-      for v in operands(values.eqns[index])
-      if values.is_of_backward_pass(v) and num_bytes(v)
-    ]
+    read = filter(num_bytes, operands(values.eqns[index]))
+    found = [v for v in (_origin(values, var) for var in read) if v is not None]
     if found:
-      return _origin(values, max(found, key=num_bytes))
+      return max(found, key=num_bytes)
   return None
 
 
-def _origin(values: Values, gradient: core.Var) -> core.Var:
-  """Returns the gradient of which another one is a view.
+def _origin(values: Values, var: core.Var) -> core.Var | None:
+  """Returns the gradient that a value is, or is a view of; None of others.
 
   Each reader of a view makes it anew, and with it all that XLA fuses into it:
-  so what it is a view of passes the barrier.
+  so what it is a view of has to pass the barrier. Views of weights, or of what
+  the forward pass makes, wait for nothing.
   """
-  while True:
-    index = values.definers.get(gradient)
-    if index is None or not values.is_backward[index]:
-      return gradient
-    eqn = values.eqns[index]
+  while values.is_of_backward_pass(var):
+    eqn = values.eqns[values.definers[var]]
     read = operands(eqn)
     if eqn.primitive.name not in VIEWS or len(read) != 1:
-      return gradient
-    (gradient,) = read
+      return var
+    (var,) = read
+  return None
 
 
 def crossing_bytes(group: Group) -> int:
