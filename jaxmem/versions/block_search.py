@@ -126,12 +126,11 @@ class BlockSearch:
           # The others take hardly less than estimated if this one does not.
           doubt_s = min(doubt_s, self._spared_s(kept, tried))
         if tried is not None and tried.fits:
-          less = [*filter(None, (later, *waiting))][-1:]
-          if tried.mapping_s and any(
-            self._is_promising(every, each, doubt_s) for each in less
-          ):
+          # On GPUs nothing is mapped, and no more choices are made.
+          less = [*filter(None, (later, *waiting))] if tried.mapping_s else []
+          if less and self._is_promising(every, less[-1], doubt_s):
             # It may keep so little that nothing has to be mapped.
-            versions.compile(less[0].version)
+            versions.compile(less[-1].version)
           return
         too_large = tried and (kept, tried)
       kept = later or next(waiting, None)
@@ -151,13 +150,15 @@ class BlockSearch:
       doubt_s: Seconds that it may take less than estimated.
     """
     total_bytes = every.planner.total_bytes + kept.recomputed.kept_bytes
-    seconds = self._versions.base.planner.step_s + kept.hopeful_s - doubt_s
+    seconds = self._estimated_s(kept) - doubt_s
     return self._versions.is_promising(seconds, total_bytes)
+
+  def _estimated_s(self, kept: BlockVersion) -> float:
+    return self._versions.base.planner.step_s + kept.hopeful_s
 
   def _spared_s(self, kept: BlockVersion, tried: ComparedVersion) -> float:
     """Returns the seconds that a version takes less than estimated."""
-    estimated_s = self._versions.base.planner.step_s + kept.hopeful_s
-    return max(0.0, estimated_s - tried.planner.step_s)
+    return max(0.0, self._estimated_s(kept) - tried.planner.step_s)
 
   def _keep_less(
     self,
@@ -174,8 +175,7 @@ class BlockSearch:
       return
     share = room / (room + tried.excess_bytes)
     for less in keeping_of(amounts=[int(share * kept.recomputed.kept_bytes)]):
-      seconds = self._versions.base.planner.step_s + less.hopeful_s
-      seconds -= self._spared_s(kept, tried)
+      seconds = self._estimated_s(less) - self._spared_s(kept, tried)
       if self._versions.is_promising(seconds, self._versions.limit_bytes):
         self._versions.compile(less.version)
 

@@ -33,8 +33,7 @@ class BlockVersion:
   @property
   def hopeful_s(self) -> float:
     """Seconds that it will hardly add less than."""
-    share = _TUNING.hopeful_share if self.added_s > 0.0 else 1.0
-    return share * self.added_s
+    return min(self.added_s, _TUNING.hopeful_share * self.added_s)
 
   @classmethod
   def every(

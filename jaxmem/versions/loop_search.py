@@ -80,7 +80,9 @@ def _try_others(
     ("all", TUNING.loops.all_share),
     ("but products", TUNING.loops.but_products_share),
   ]
-  for other, share in others[versions.device.platform == "cpu" :]:
+  if versions.device.platform == "cpu":
+    del others[0]
+  for other, share in others:
     version = stacking_less(base.version, other, versions.device)
     more_s = version.extra_s - fastest_s
     if (
