@@ -96,7 +96,7 @@ class _Case:
   def _blocks(self) -> Iterator[dict[str, Any]]:
     step, rates = blocks.BlockStep(self._written.jaxpr), self._device.rates
     written = Version(step=self._written)
-    first = BlockVersion.every(written, step, rates)
+    first = BlockVersion.every(written, step, self._device)
     every = self._planner(first.version)
     yield self._row(every, share=0.0, kept_bytes=0)
     nothing = blocks.BlockChoice(num_groups=step.blocks.number)
@@ -109,7 +109,7 @@ class _Case:
       *(written, step, nothing, first.recomputed),
       amounts=[int(share * most_bytes) for share in shares],
       added_s=every.step_s - self._step_s,
-      rates=rates,
+      device=self._device,
     ):
       choice = kept.version.choice
       assert choice is not None

@@ -17,7 +17,8 @@ def main(argv: list[str]) -> None:
   del argv
   rows = page.read_rows("versions.jsonl")
   made = [r for r in rows if r["kind"] == "blocks"]
-  page.fill("blocks.md", {"kept": blocks_table(made)}, {})
+  operands = operands_table(page.read_rows("operands.jsonl"))
+  page.fill("blocks.md", {"kept": blocks_table(made), "operands": operands}, {})
   made = [r for r in rows if r["kind"] == "loops"]
   page.fill("scan.md", {"stacked": loops_table(made)}, {})
 
@@ -62,6 +63,24 @@ def _loop_cells(rows: Sequence[page.Row]) -> Iterator[list[str]]:
     both.sort(key=lambda r: not r["keep_bits"])
     found = (c for r in both for c in (_megabytes(r), _percent(r, "extra")))
     yield [name, *found]
+
+
+def operands_table(rows: Sequence[page.Row]) -> str:
+  """Returns a row for each program: what it takes by what it took."""
+  titles = ("step", "policy", "wall time", "by estimate", "temporaries")
+  return page.table(titles, map(_operand_cells, rows))
+
+
+def _operand_cells(row: page.Row) -> list[str]:
+  low, high = row["wall"]["median_of_ratios_interval"]
+  before, after = row["temp_bytes"]
+  return [
+    f"`{row['step']}`",
+    "" if row["policy"] == "none" else f"`{row['policy']}`",
+    f"{row['wall']['median_of_ratios']:.2f} ({low:.2f} to {high:.2f})",
+    f"{row['estimated']:.2f}",
+    f"{after / before:.2f}",
+  ]
 
 
 def _megabytes(row: page.Row) -> str:

@@ -65,8 +65,9 @@ _RESULT_TYPES = frozenset({"Budget", "ModulePlan", "PlanData"})
 # that are arranged anew, what is in a cache and read by tiles, 100, XLA's order
 # where another saves nothing 220, searches that another one in vain spares, and
 # callees that are ordered once that is of use, 110, blocks that keep what is in
-# doubt, and gradients that are views, 70.
-_MAX_REACHED_LINES = 35_860
+# doubt, and gradients that are views, 70, operands of products that are
+# written to memory 120.
+_MAX_REACHED_LINES = 35_980
 
 
 def _sources() -> Iterator[tuple[str, str]]:

@@ -16,7 +16,11 @@ from jaxmem.versions.block_versions import (
 )
 from jaxmem.versions.compared import ComparedVersion
 from jaxmem.versions.tried_versions import TriedVersions
-from jaxmem.versions.version import may_read_again, recomputing_blocks
+from jaxmem.versions.version import (
+  Version,
+  may_read_again,
+  recomputing_blocks,
+)
 
 _TUNING = TUNING.versions
 
@@ -51,7 +55,7 @@ class BlockSearch:
       return
     if first is None:
       first = BlockVersion.every(
-        base.version, self._step, self._versions.device.rates
+        base.version, self._step, self._versions.device
       )
     recomputed = first.recomputed
     if self._versions.is_fast and not self._versions.is_promising(
@@ -69,14 +73,21 @@ class BlockSearch:
         num_groups=self._step.blocks.number, reads_again=True
       )
       recomputed = self._step.recompute(choice, self._versions.device.rates)
-      every = self._versions.compile(
-        recomputing_blocks(base.version, choice, recomputed)
-      )
+      every = self._versions.compile(self._recomputing(choice, recomputed))
       if every is None:
         return
     self._keep(every, recomputed)
     if not every.fits:
       self._join(every, recomputed)
+
+  def _recomputing(
+    self, choice: blocks.BlockChoice, recomputed: blocks.Recomputed
+  ) -> Version:
+    """Returns the version of a choice."""
+    versions = self._versions
+    return recomputing_blocks(
+      versions.base.version, choice, recomputed, versions.device.platform
+    )
 
   def _is_to_read_again(self, every: ComparedVersion) -> bool:
     """Whether to try what makes more again, and so holds less at a time.
@@ -105,7 +116,7 @@ class BlockSearch:
       keeping,
       *(versions.base.version, self._step, first, nothing),
       added_s=every.version.extra_s,
-      rates=versions.device.rates,
+      device=versions.device,
     )
     amounts = amounts_to_keep(
       self._step, every, versions.device, versions.limit_bytes
@@ -204,7 +215,7 @@ class BlockSearch:
       if not self._versions.is_promising(seconds, self._versions.limit_bytes):
         return
       number, total_bytes = choice.num_groups, tried.planner.total_bytes
-      version = recomputing_blocks(self._versions.base.version, choice, several)
+      version = self._recomputing(choice, several)
       several_tried = self._versions.compile(version)
       if several_tried is None:
         return

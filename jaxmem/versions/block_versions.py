@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from jaxmem.cost import Device, Rates
+from jaxmem.cost import Device
 from jaxmem.planning import TUNING
 from jaxmem.versions import blocks
 from jaxmem.versions.compared import ComparedVersion
@@ -37,13 +37,13 @@ class BlockVersion:
 
   @classmethod
   def every(
-    cls, base: Version, step: blocks.BlockStep, rates: Rates
+    cls, base: Version, step: blocks.BlockStep, device: Device
   ) -> BlockVersion:
     """Returns the version that recomputes each block on its own."""
     choice = blocks.BlockChoice(num_groups=step.blocks.number)
-    recomputed = step.recompute(choice, rates)
+    recomputed = step.recompute(choice, device.rates)
     return cls(
-      version=recomputing_blocks(base, choice, recomputed),
+      version=recomputing_blocks(base, choice, recomputed, device.platform),
       recomputed=recomputed,
     )
 
@@ -88,7 +88,7 @@ def keeping(
   *,
   amounts: Iterable[int],
   added_s: float,
-  rates: Rates,
+  device: Device,
 ) -> Iterator[BlockVersion]:
   """Yields versions that keep something.
 
@@ -99,17 +99,17 @@ def keeping(
     nothing: What it recomputes.
     amounts: What each may keep at most, in bytes.
     added_s: What that version adds according to its schedule, in seconds.
-    rates: Of the device planned for.
+    device: The device planned for.
   """
   seen = {0}
   for keep_bytes in amounts:
     choice = dataclasses.replace(first, keep_bytes=keep_bytes)
-    kept = step.recompute(choice, rates)
+    kept = step.recompute(choice, device.rates)
     if kept.kept_bytes in seen:
       continue
     seen.add(kept.kept_bytes)
     yield BlockVersion(
-      version=recomputing_blocks(base, choice, kept),
+      version=recomputing_blocks(base, choice, kept, device.platform),
       recomputed=kept,
       added_s=_added_seconds(added_s, nothing, kept),
     )

@@ -67,8 +67,8 @@ def pick(
   schedules.begin(written)
   is_fast = request.options.effort == "fast"
   if schedules.begins_early and step.blocks.number and not is_fast:
-    rates = request.device(request.platform).rates
-    every = BlockVersion.every(base, step, rates)
+    device = request.device(request.platform)
+    every = BlockVersion.every(base, step, device)
     schedules.begin(every.version.step)
   compared = _for_comparison(request)
   versions = TriedVersions(as_written, schedules, compared)

@@ -60,7 +60,10 @@ class UpdateVersion:
     is_all = updated.saved_bytes < save_bytes
     return cls(
       version=with_updates(
-        base.version, updated, MOST_BYTES if is_all else save_bytes
+        base.version,
+        updated,
+        MOST_BYTES if is_all else save_bytes,
+        device.platform,
       ),
       base=base,
       fits=saved_bytes >= base.excess_bytes,

@@ -12,10 +12,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from jax.extend import core
+
 from jaxmem.compiler import ScheduleCapture, Step
 from jaxmem.cost import Device
 from jaxmem.planning import TUNING, Request
 from jaxmem.versions import blocks, scan
+from jaxmem.versions.materialize import materialized
 from jaxmem.versions.scan import SaveBytes
 
 # More than loops stack; a number, to be written to a file.
@@ -54,7 +57,9 @@ class Recipe:
       jaxpr = version.step.jaxpr
       found = blocks.BlockStep(jaxpr, num_devices=device.num_devices)
       recomputed = found.recompute(self.choice, device.rates, self.answers)
-      version = recomputing_blocks(version, self.choice, recomputed)
+      version = recomputing_blocks(
+        version, self.choice, recomputed, device.platform
+      )
     elif self.answers:
       version = stacking_less(version, "all", device, self.answers)
     if self.updated_bytes:
@@ -149,7 +154,9 @@ def updating_in_loops(base: Version, save_bytes: int, platform: str) -> Version:
     platform: "cpu" or "cuda"; see `base_of`.
   """
   updated = updates_of(base, save_bytes, platform)
-  return with_updates(base, updated, save_bytes) if updated.names else base
+  if not updated.names:
+    return base
+  return with_updates(base, updated, save_bytes, platform)
 
 
 def updates_of(base: Version, save_bytes: int, platform: str) -> scan.Updated:
@@ -163,12 +170,12 @@ def updates_of(base: Version, save_bytes: int, platform: str) -> scan.Updated:
 
 
 def with_updates(
-  base: Version, updated: scan.Updated, save_bytes: int
+  base: Version, updated: scan.Updated, save_bytes: int, platform: str
 ) -> Version:
   """Returns a version with updates that were made of its step's jaxpr."""
   return dataclasses.replace(
     base,
-    step=base.step.with_jaxpr(updated.closed_jaxpr),
+    step=_changed(base.step, updated.closed_jaxpr, platform),
     updated_bytes=save_bytes,
     num_stacks=base.num_stacks + len(updated.names),
   )
@@ -200,7 +207,7 @@ def stacking_less(
   )
   return dataclasses.replace(
     base,
-    step=base.step.with_jaxpr(rewritten.closed_jaxpr),
+    step=_changed(base.step, rewritten.closed_jaxpr, device.platform),
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes // parts,
     dropped=(*rewritten.dropped, *rewritten.stacked),
@@ -213,16 +220,24 @@ def recomputing_blocks(
   base: Version,
   choice: blocks.BlockChoice,
   recomputed: blocks.Recomputed,
+  platform: str,
 ) -> Version:
   """Returns a version that recomputes blocks of what it is made of."""
   return dataclasses.replace(
     base,
-    step=base.step.with_jaxpr(recomputed.closed_jaxpr),
+    step=_changed(base.step, recomputed.closed_jaxpr, platform),
     choice=choice,
     num_residuals=recomputed.num_dropped,
     saved_bytes=recomputed.dropped_bytes,
     answers=recomputed.answers,
   )
+
+
+def _changed(step: Step, jaxpr: core.Jaxpr, platform: str) -> Step:
+  """Returns a step with another jaxpr, as suits a platform."""
+  if platform == "cpu":
+    jaxpr = materialized(jaxpr)
+  return step.with_jaxpr(jaxpr)
 
 
 def may_read_again(device: Device) -> bool:
@@ -274,4 +289,4 @@ def small_versions(
         num_groups=num_groups, reads_again=may_read_again(device)
       )
       recomputed = step.recompute(choice, device.rates)
-      yield recomputing_blocks(base, choice, recomputed)
+      yield recomputing_blocks(base, choice, recomputed, device.platform)

@@ -36,6 +36,14 @@ class RowsTest(absltest.TestCase):
       self.assertGreater(row["saved_bytes"], 0)
       self.assertLess(row["temp_bytes"], written["temp_bytes"])
 
+  @pytest.mark.slow
+  def test_operands_that_are_written_first(self):
+    (row,) = benchmark_process.rows(
+      *("operands_benchmark", "--steps=lora", "--rounds=1")
+    )
+    self.assertLess(row["estimated"], 1.0)
+    self.assertLen(row["temp_bytes"], 2)
+
 
 class TablesTest(absltest.TestCase):
   def test_of_blocks(self):
@@ -72,6 +80,20 @@ class TablesTest(absltest.TestCase):
     self.assertEqual(lines[2], "| 1 MB | 5 | -10.0 | 4 | -20.0 |")
     self.assertEqual(lines[3], "| all | 5 | 0.0 | 4 | 10.0 |")
 
+  def test_of_operands(self):
+    interval = {"median_of_ratios_interval": [0.4, 0.625]}
+    row = {
+      "step": "m",
+      "policy": "none",
+      "wall": {"median_of_ratios": 0.5} | interval,
+      "estimated": 0.75,
+      "temp_bytes": [4e6, 3e6],
+    }
+    text = versions_report.operands_table([row, row | {"policy": "dots"}])
+    lines = text.splitlines()
+    self.assertEqual(lines[2], "| `m` |  | 0.50 (0.40 to 0.62) | 0.75 | 0.75 |")
+    self.assertStartsWith(lines[3], "| `m` | `dots` |")
+
   def test_the_pages_are_those_of_the_rows(self):
     rows = page.read_rows("versions.jsonl")
     for name, kind, table in (
@@ -80,6 +102,8 @@ class TablesTest(absltest.TestCase):
     ):
       text = table([r for r in rows if r["kind"] == kind])
       self.assertIn(text, (page.DOCS / name).read_text(encoding="utf-8"))
+    text = versions_report.operands_table(page.read_rows("operands.jsonl"))
+    self.assertIn(text, (page.DOCS / "blocks.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ class RealStepTest(absltest.TestCase):
 
     def planner(choice):
       recomputed = step.recompute(choice, rates)
-      version = recomputing_blocks(Version(step=traced), choice, recomputed)
+      version = recomputing_blocks(
+        Version(step=traced), choice, recomputed, "cpu"
+      )
       module = ScheduleCapture(request).module(version.step)
       return request.planner(module, "cpu"), recomputed
 

@@ -287,7 +287,8 @@ class MonotoneTest(parameterized.TestCase):
       made = _VainPlanner if is_vain else _Planner
       return made(total_bytes, 1.5, 0.0)
 
-    def recomputing(base, choice, recomputed):
+    def recomputing(base, choice, recomputed, platform):
+      self.assertEqual(platform, "cpu")
       version = mock.Mock(spec=TracedStep, keep_bytes=recomputed.kept_bytes)
       return dataclasses.replace(base, step=version, choice=choice)
 
@@ -375,7 +376,7 @@ class MonotoneTest(parameterized.TestCase):
     versions.compile.return_value = mock.Mock(fits=False)
     choices = []
 
-    def recomputing(base, choice, recomputed):
+    def recomputing(base, choice, *_):
       choices.append(choice)
 
     first = mock.Mock()
