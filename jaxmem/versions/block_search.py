@@ -86,7 +86,7 @@ class BlockSearch:
     """Returns the version of a choice."""
     versions = self._versions
     return recomputing_blocks(
-      versions.base.version, choice, recomputed, versions.device.platform
+      versions.base.version, choice, recomputed, versions.device
     )
 
   def _is_to_read_again(self, every: ComparedVersion) -> bool:

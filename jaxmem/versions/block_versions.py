@@ -43,7 +43,7 @@ class BlockVersion:
     choice = blocks.BlockChoice(num_groups=step.blocks.number)
     recomputed = step.recompute(choice, device.rates)
     return cls(
-      version=recomputing_blocks(base, choice, recomputed, device.platform),
+      version=recomputing_blocks(base, choice, recomputed, device),
       recomputed=recomputed,
     )
 
@@ -109,7 +109,7 @@ def keeping(
       continue
     seen.add(kept.kept_bytes)
     yield BlockVersion(
-      version=recomputing_blocks(base, choice, kept, device.platform),
+      version=recomputing_blocks(base, choice, kept, device),
       recomputed=kept,
       added_s=_added_seconds(added_s, nothing, kept),
     )

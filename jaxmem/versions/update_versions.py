@@ -63,7 +63,7 @@ class UpdateVersion:
         base.version,
         updated,
         MOST_BYTES if is_all else save_bytes,
-        device.platform,
+        device,
       ),
       base=base,
       fits=saved_bytes >= base.excess_bytes,

@@ -57,13 +57,11 @@ class Recipe:
       jaxpr = version.step.jaxpr
       found = blocks.BlockStep(jaxpr, num_devices=device.num_devices)
       recomputed = found.recompute(self.choice, device.rates, self.answers)
-      version = recomputing_blocks(
-        version, self.choice, recomputed, device.platform
-      )
+      version = recomputing_blocks(version, self.choice, recomputed, device)
     elif self.answers:
       version = stacking_less(version, "all", device, self.answers)
     if self.updated_bytes:
-      version = updating_in_loops(version, self.updated_bytes, device.platform)
+      version = updating_in_loops(version, self.updated_bytes, device)
     return version
 
 
@@ -125,7 +123,7 @@ def base_of(written: Version, platform: str) -> Version:
 
 def may_update(base: Version, platform: str) -> bool:
   """Whether loops could update anything that they stack."""
-  return updating_in_loops(base, MOST_BYTES, platform) is not base
+  return bool(updates_of(base, MOST_BYTES, platform).names)
 
 
 def stacking_narrow(base: Version) -> Version:
@@ -145,18 +143,20 @@ def stacking_narrow(base: Version) -> Version:
   )
 
 
-def updating_in_loops(base: Version, save_bytes: int, platform: str) -> Version:
+def updating_in_loops(
+  base: Version, save_bytes: int, device: Device
+) -> Version:
   """Returns a version whose loops update what they would have stacked.
 
   Args:
     base: What it is made of; it is returned if no loop can.
     save_bytes: How much less is to be stacked at least, by all devices.
-    platform: "cpu" or "cuda"; see `base_of`.
+    device: The device planned for.
   """
-  updated = updates_of(base, save_bytes, platform)
+  updated = updates_of(base, save_bytes, device.platform)
   if not updated.names:
     return base
-  return with_updates(base, updated, save_bytes, platform)
+  return with_updates(base, updated, save_bytes, device)
 
 
 def updates_of(base: Version, save_bytes: int, platform: str) -> scan.Updated:
@@ -170,12 +170,12 @@ def updates_of(base: Version, save_bytes: int, platform: str) -> scan.Updated:
 
 
 def with_updates(
-  base: Version, updated: scan.Updated, save_bytes: int, platform: str
+  base: Version, updated: scan.Updated, save_bytes: int, device: Device
 ) -> Version:
   """Returns a version with updates that were made of its step's jaxpr."""
   return dataclasses.replace(
     base,
-    step=_changed(base.step, updated.closed_jaxpr, platform),
+    step=_changed(base.step, updated.closed_jaxpr, device),
     updated_bytes=save_bytes,
     num_stacks=base.num_stacks + len(updated.names),
   )
@@ -207,7 +207,7 @@ def stacking_less(
   )
   return dataclasses.replace(
     base,
-    step=_changed(base.step, rewritten.closed_jaxpr, device.platform),
+    step=_changed(base.step, rewritten.closed_jaxpr, device),
     num_residuals=len(rewritten.dropped),
     saved_bytes=rewritten.saved_bytes // parts,
     dropped=(*rewritten.dropped, *rewritten.stacked),
@@ -220,12 +220,12 @@ def recomputing_blocks(
   base: Version,
   choice: blocks.BlockChoice,
   recomputed: blocks.Recomputed,
-  platform: str,
+  device: Device,
 ) -> Version:
   """Returns a version that recomputes blocks of what it is made of."""
   return dataclasses.replace(
     base,
-    step=_changed(base.step, recomputed.closed_jaxpr, platform),
+    step=_changed(base.step, recomputed.closed_jaxpr, device),
     choice=choice,
     num_residuals=recomputed.num_dropped,
     saved_bytes=recomputed.dropped_bytes,
@@ -233,9 +233,12 @@ def recomputing_blocks(
   )
 
 
-def _changed(step: Step, jaxpr: core.Jaxpr, platform: str) -> Step:
-  """Returns a step with another jaxpr, as suits a platform."""
-  if platform == "cpu":
+def _changed(step: Step, jaxpr: core.Jaxpr, device: Device) -> Step:
+  """Returns a step with another jaxpr, as suits a device.
+
+  Where a host stands for several devices, bits count, and time does not.
+  """
+  if device.platform == "cpu" and device.num_devices == 1:
     jaxpr = materialized(jaxpr)
   return step.with_jaxpr(jaxpr)
 
@@ -274,7 +277,7 @@ def small_versions(
     smallest = stacking_less(base, "all", device)
   if smallest is not written:
     yield smallest
-  updated = updating_in_loops(smallest, MOST_BYTES, device.platform)
+  updated = updating_in_loops(smallest, MOST_BYTES, device)
   if updated is not smallest:
     yield updated
   step = blocks.BlockStep(base.step.jaxpr, num_devices=device.num_devices)
@@ -289,4 +292,4 @@ def small_versions(
         num_groups=num_groups, reads_again=may_read_again(device)
       )
       recomputed = step.recompute(choice, device.rates)
-      yield recomputing_blocks(base, choice, recomputed, device.platform)
+      yield recomputing_blocks(base, choice, recomputed, device)

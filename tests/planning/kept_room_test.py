@@ -86,13 +86,13 @@ class RealStepTest(absltest.TestCase):
     traced = TracedStep(jitted.trace([(left, right)] * 8, x))
     request = Request(options=jaxmem.Options())
     step = blocks.BlockStep(traced.jaxpr)
-    rates = request.device("cpu").rates
+    device = request.device("cpu")
     choice = blocks.BlockChoice(num_groups=step.blocks.number)
 
     def planner(choice):
-      recomputed = step.recompute(choice, rates)
+      recomputed = step.recompute(choice, device.rates)
       version = recomputing_blocks(
-        Version(step=traced), choice, recomputed, "cpu"
+        Version(step=traced), choice, recomputed, device
       )
       module = ScheduleCapture(request).module(version.step)
       return request.planner(module, "cpu"), recomputed

@@ -287,8 +287,8 @@ class MonotoneTest(parameterized.TestCase):
       made = _VainPlanner if is_vain else _Planner
       return made(total_bytes, 1.5, 0.0)
 
-    def recomputing(base, choice, recomputed, platform):
-      self.assertEqual(platform, "cpu")
+    def recomputing(base, choice, recomputed, device):
+      self.assertEqual(device.platform, "cpu")
       version = mock.Mock(spec=TracedStep, keep_bytes=recomputed.kept_bytes)
       return dataclasses.replace(base, step=version, choice=choice)
 

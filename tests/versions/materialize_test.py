@@ -186,21 +186,19 @@ class MaterializedTest(parameterized.TestCase):
 
 
 class VersionsTest(parameterized.TestCase):
-  @parameterized.parameters("cpu", "h200")
-  def test_versions_for_cpus_are(self, target):
-    device = device_for(target)
+  @parameterized.parameters(("cpu", 1), ("cpu", 8), ("h200", 1))
+  def test_versions_for_one_cpu_are(self, target, num_devices):
+    device = device_for(target, num_devices=num_devices)
     looped = stacking_less(Version(step=_step(True)), "all", device)
     step = _step(False)
     found = blocks.BlockStep(step.jaxpr)
     choice = blocks.BlockChoice(num_groups=found.blocks.number)
     recomputed = found.recompute(choice, device.rates)
-    blocked = recomputing_blocks(
-      Version(step=step), choice, recomputed, device.platform
-    )
+    blocked = recomputing_blocks(Version(step=step), choice, recomputed, device)
     for version in (looped, blocked):
       jaxpr = version.step.jaxpr
       is_done = _num_barriers(materialized(jaxpr)) == _num_barriers(jaxpr)
-      self.assertEqual(is_done, target == "cpu")
+      self.assertEqual(is_done, (target, num_devices) == ("cpu", 1))
 
 
 if __name__ == "__main__":
