@@ -87,20 +87,18 @@ def _operands_made(eqn: core.JaxprEqn) -> list[core.Var]:
 def _products(values: Values, var: core.Var) -> Iterator[int]:
   """Yields the products that read a value, or another order of it."""
 
+  def readers(var: core.Var, names: frozenset[str]) -> list[int]:
+    """Returns the equations with these names that read a value."""
+    return [
+      reader
+      for reader in values.readers.get(var, ())
+      if reader < len(values.eqns)
+      and values.eqns[reader].primitive.name in names
+    ]
+
   def passed_on(var: core.Var) -> Iterator[core.Var]:
-    for reader in values.readers.get(var, ()):
-      if reader < len(values.eqns) and _passes_on(values.eqns[reader]):
-        yield from results(values.eqns[reader])
+    for reader in readers(var, _PASSED_ON):
+      yield from results(values.eqns[reader])
 
   for same in walk([var], passed_on):
-    for reader in values.readers.get(same, ()):
-      if reader < len(values.eqns) and _is_product(values.eqns[reader]):
-        yield reader
-
-
-def _passes_on(eqn: core.JaxprEqn) -> bool:
-  return eqn.primitive.name in _PASSED_ON
-
-
-def _is_product(eqn: core.JaxprEqn) -> bool:
-  return eqn.primitive.name in _PRODUCTS
+    yield from readers(same, _PRODUCTS)
