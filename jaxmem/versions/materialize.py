@@ -23,7 +23,14 @@ from jaxmem.jaxpr import (
   is_elementwise,
 )
 from jaxmem.versions.bodies import bodies, with_body
-from jaxmem.versions.values import VIEWS, Values, num_bytes, results, walk
+from jaxmem.versions.values import (
+  VIEWS,
+  Values,
+  num_bytes,
+  reading,
+  results,
+  walk,
+)
 
 # What is smaller stays in the cache that is nearest.
 _LEAST_BYTES = 16 * 1024
@@ -54,26 +61,19 @@ def _materialized(jaxpr: core.Jaxpr, is_backward: bool) -> core.Jaxpr:
   flat = flatten(jaxpr, keep=CUSTOM_DERIVATIVES)
   values = Values(flat)
   passes = [is_backward or internals.is_transposed(e) for e in flat.eqns]
-  # By a value and whether the backward pass reads it.
-  written: dict[tuple[core.Var, bool], core.Var] = {}
+  # Of the forward and of the backward pass, what each reads in place of values.
+  written: tuple[dict[core.Var, core.Var], ...] = ({}, {})
   eqns: list[core.JaxprEqn] = []
   for number, eqn in enumerate(flat.eqns):
     of_pass = passes[number]
-    eqn = eqn.replace(
-      invars=[
-        written.get((atom, of_pass), atom)
-        if isinstance(atom, core.Var)
-        else atom
-        for atom in eqn.invars
-      ]
-    )
+    eqn = reading(eqn, written[of_pass])
     for place, body in enumerate(bodies(eqn)):
       eqn = with_body(eqn, place, _materialized(body, of_pass))
     eqns.append(eqn)
     for var in _operands_made(eqn):
       if any(passes[r] == of_pass for r in _products(values, var)):
         eqns.append(internals.barrier(eqn, [var]))
-        (written[var, of_pass],) = eqns[-1].outvars
+        (written[of_pass][var],) = eqns[-1].outvars
   return flat.replace(eqns=eqns)
 
 

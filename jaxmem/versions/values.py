@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from jax.extend import core
 
@@ -128,6 +128,18 @@ def variables(atoms: Iterable[Atom]) -> list[core.Var]:
 def operands(eqn: core.JaxprEqn) -> list[core.Var]:
   """Returns the variables that an equation reads, each once."""
   return variables(eqn.invars)
+
+
+def reading(
+  eqn: core.JaxprEqn, instead: Mapping[core.Var, Atom]
+) -> core.JaxprEqn:
+  """Returns an equation that reads other values in place of some."""
+  return eqn.replace(
+    invars=[
+      instead.get(atom, atom) if isinstance(atom, core.Var) else atom
+      for atom in eqn.invars
+    ]
+  )
 
 
 def results(eqn: core.JaxprEqn) -> list[core.Var]:

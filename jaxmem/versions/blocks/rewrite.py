@@ -20,7 +20,7 @@ from jaxmem.jaxpr import CUSTOM_DERIVATIVES, Inliner, flatten, internals
 from jaxmem.versions.blocks.recipe import Recipe
 from jaxmem.versions.equation_cost import is_heavy_eqn
 from jaxmem.versions.rules import RECOMPUTE_SCOPE, run_again
-from jaxmem.versions.values import Values, num_bytes, variables
+from jaxmem.versions.values import Values, num_bytes, reading, variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +75,7 @@ def rewrite(
     if position in by_start:
       near = now | guarded
     known = now if is_heavy_eqn(eqn) and not reads_again else near
-    invars = [
-      known.get(v, v) if isinstance(v, core.Var) else v for v in eqn.invars
-    ]
-    eqns.append(eqn.replace(invars=invars))
+    eqns.append(reading(eqn, known))
   return flatten(values.jaxpr.replace(eqns=eqns), keep=CUSTOM_DERIVATIVES)
 
 

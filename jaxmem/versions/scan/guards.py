@@ -21,7 +21,7 @@ from typing import Any
 from jax.extend import core
 
 from jaxmem.jaxpr import Atom, internals, is_elementwise, memory
-from jaxmem.versions.values import Values, operands, results
+from jaxmem.versions.values import Values, operands, reading, results
 
 # What XLA looks through when it simplifies.
 _SEEN_THROUGH = frozenset(
@@ -85,22 +85,14 @@ def broadcast_apart(
     eqns: Equations that run again.
     known: What they read and do not make.
   """
-  own: dict[Atom, core.Var] = {}
+  own: dict[core.Var, core.Var] = {}
   barriers = []
   for var in known:
     reader = next((eqn for eqn in eqns if var in operands(eqn)), None)
     if reader is not None and _is_broadcast(eqns, var):
       barriers.append(internals.barrier(reader, [var]))
       own[var] = barriers[-1].outvars[0]
-  changed = [
-    eqn.replace(
-      invars=[
-        own.get(v, v) if isinstance(v, core.Var) else v for v in eqn.invars
-      ]
-    )
-    for eqn in eqns
-  ]
-  return [*barriers, *changed]
+  return [*barriers, *(reading(eqn, own) for eqn in eqns)]
 
 
 def _is_broadcast(eqns: Sequence[core.JaxprEqn], var: core.Var) -> bool:
