@@ -14,6 +14,7 @@ from benchmarks.held_out import (
   application_steps,
   equinox_steps,
   field_steps,
+  further_kinds,
   keras_steps,
   later_steps,
   latest_steps,
@@ -50,6 +51,7 @@ __all__ = [
 STEPS: dict[str, Callable[..., Step]] = {
   "accumulated": unusual_steps.accumulated,
   "adversaries": several_models.adversaries,
+  "blockwise_attention": further_kinds.blockwise_attention,
   "burgers": later_steps.burgers,
   "cellular_automaton": field_steps.cellular_automaton,
   "chunked_loss": own_gradients.chunked_loss,
@@ -65,6 +67,7 @@ STEPS: dict[str, Callable[..., Step]] = {
   "fourier_operator": unusual_steps.fourier_operator,
   "gated_recurrence": field_steps.gated_recurrence,
   "gpt": linen_steps.gpt,
+  "gradient_penalty": further_kinds.gradient_penalty,
   "graph_network": later_steps.graph_network,
   "hidden_words": library_steps.hidden_words,
   "image_and_text": application_steps.image_and_text,
@@ -79,11 +82,13 @@ STEPS: dict[str, Callable[..., Step]] = {
   "moe": plain_steps.moe,
   "natural_gradient": unusual_steps.natural_gradient,
   "near_and_far": field_steps.near_and_far,
+  "orthogonal_updates": further_kinds.orthogonal_updates,
   "own_attention": own_gradients.own_attention,
   "pair_features": application_steps.pair_features,
   "perceiver": later_steps.perceiver,
   "point_clouds": application_steps.point_clouds,
   "policy_epochs": several_models.policy_epochs,
+  "private_gradients": further_kinds.private_gradients,
   "quantized_codes": application_steps.quantized_codes,
   "radiance_field": field_steps.radiance_field,
   "recommender": application_steps.recommender,
@@ -100,6 +105,7 @@ STEPS: dict[str, Callable[..., Step]] = {
   "time_mixing": new_steps.time_mixing,
   "translation": later_steps.translation,
   "vision_transformer": library_steps.vision_transformer,
+  "world_model": further_kinds.world_model,
 }
 
 

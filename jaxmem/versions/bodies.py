@@ -4,6 +4,8 @@ import math
 
 from jax.extend import core
 
+from jaxmem.jaxpr import internals
+
 # Where equations keep what they run.
 _PARAMETERS = {
   "cond": "branches",
@@ -35,6 +37,13 @@ def with_body(
 def num_runs(eqn: core.JaxprEqn) -> int:
   """Returns how often an equation runs its bodies; once where unknown."""
   return eqn.params["length"] if eqn.primitive.name == "scan" else 1
+
+
+def num_constants(eqn: core.JaxprEqn) -> int:
+  """Returns how many first inputs of its body a loop never changes."""
+  if eqn.primitive.name == "scan":
+    return internals.scan_counts(eqn)[0]
+  return eqn.params.get("body_nconsts", 0)  # Of `while`.
 
 
 def num_shards(eqn: core.JaxprEqn) -> int:

@@ -15,6 +15,11 @@ VIEWS = frozenset("convert_element_type reshape squeeze transpose".split())
 class Values:
   """The values of a flat jaxpr.
 
+  Args:
+    jaxpr: The jaxpr.
+    num_constants: How many of its first inputs are the same at each run, where
+      a loop runs it.
+
   Attributes:
     jaxpr: The jaxpr.
     eqns: Its equations.
@@ -24,9 +29,10 @@ class Values:
       jaxpr are read once more, by an equation past the last.
   """
 
-  def __init__(self, jaxpr: core.Jaxpr):
+  def __init__(self, jaxpr: core.Jaxpr, num_constants: int = 0):
     self.jaxpr = jaxpr
     self.eqns = jaxpr.eqns
+    self._num_constants = num_constants
     self.definers: dict[core.Var, int] = {}
     self.readers: dict[core.Var, list[int]] = {}
     for position, eqn in enumerate(jaxpr.eqns):
@@ -36,6 +42,29 @@ class Values:
         self.definers[var] = position
     for var in variables(jaxpr.outvars):
       self.readers.setdefault(var, []).append(len(jaxpr.eqns))
+
+  @functools.cached_property
+  def hoisted(self) -> frozenset[core.Var]:
+    """What is the same at each run of a loop, as weights in another type are.
+
+    XLA makes it once, before the loop, where that fuses with nothing; but not
+    what takes more bytes than what it is made of, as masks do, which is left
+    out here as well.
+    """
+    constants = {*self.jaxpr.invars[: self._num_constants]}
+    found: set[core.Var] = set()
+    for eqn in self.eqns if constants else ():
+      read = operands(eqn)
+      made_bytes = sum(map(num_bytes, results(eqn)))
+      if (
+        read
+        and not eqn.effects
+        and constants.issuperset(read)
+        and made_bytes <= sum(map(num_bytes, read))
+      ):
+        constants.update(results(eqn))
+        found.update(results(eqn))
+    return frozenset(found)
 
   @functools.cached_property
   def is_backward(self) -> tuple[bool, ...]:

@@ -10,7 +10,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxmem
 from jaxmem.versions import scan
-from jaxmem.versions.blocks import BlockStep
+from jaxmem.versions.blocks import BlockChoice, BlockStep
+from jaxmem.versions.bodies import bodies, num_constants
+from jaxmem.versions.values import Values
 
 
 def _arguments():
@@ -127,6 +129,60 @@ def _mapped(fun, sizes):
     out_specs=P("data"),
     axis_names={"data"},
   )
+
+
+def _half_updates(weights, batches):
+  """Updates of half precision in a loop over parts of a batch."""
+
+  def add(total, x):
+    mask = jnp.broadcast_to(weights[0][0][:1, :64], x.shape)
+
+    def loss(weights):
+      y = x.astype(jnp.bfloat16)
+      # All casts come first, and belong to the first block if to any.
+      for up, down in jax.tree.map(lambda w: w.astype(jnp.bfloat16), weights):
+        y = y + jnp.tanh(y @ up) @ down
+      return (mask * y * y).mean(dtype=jnp.float32)
+
+    return jax.tree.map(jnp.add, total, jax.grad(loss)(weights)), None
+
+  zeros = jax.tree.map(jnp.zeros_like, weights)
+  return jax.lax.scan(add, zeros, batches)[0]
+
+
+def _body(step):
+  (eqn,) = [e for e in step.closed_jaxpr.eqns if e.primitive.name == "scan"]
+  return Values(bodies(eqn)[0], num_constants(eqn))
+
+
+class ConstantsTest(absltest.TestCase):
+  def test_what_is_the_same_in_all_iterations_is_not_made_again(self):
+    weights, x = _arguments()
+    args = weights, x.reshape(4, -1, 64)
+    step = BlockStep(jax.make_jaxpr(_half_updates)(*args))
+    choice = BlockChoice(num_groups=step.blocks.number)
+    changed = step.recompute(choice, scan_cases.RATES)
+    self.assertGreater(changed.num_dropped, len(weights))
+    body = _body(changed)
+    casts = len(jax.tree.leaves(weights))
+    # The row that the mask repeats, but not the mask.
+    self.assertLen(body.hoisted, casts + 1)
+    shapes = {"bfloat16[64,256]", "bfloat16[256,64]"}
+    made = [
+      str(eqn.outvars[0].aval)
+      for eqn in body.eqns
+      if eqn.primitive.name == "convert_element_type"
+    ]
+    self.assertLen([name for name in made if name in shapes], casts)
+
+  def test_parity(self):
+    weights, x = _arguments()
+    args = weights, x.reshape(4, -1, 64)
+    want = jax.jit(_half_updates)(*args)
+    plan = jaxmem.plan(_half_updates, *args)
+    limit = plan.total_bytes - int(0.3 * plan.temp_bytes)
+    found = jaxmem.jit(_half_updates, memory_limit=limit)(*args)
+    jax.tree.map(np.testing.assert_array_equal, found, want)
 
 
 class BodiesTest(parameterized.TestCase):

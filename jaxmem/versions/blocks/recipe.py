@@ -163,13 +163,15 @@ def crossing_bytes(group: Group) -> int:
 def _make_group(values: Values, blocks: Sequence[Block]) -> Group:
   start, stop, end = blocks[0].start, blocks[-1].stop, blocks[0].end
   last = len(values.eqns)
-  # What nothing but the group and the backward pass reads.
+  # What nothing but the group and the backward pass reads. Behind a barrier,
+  # XLA would make anew at each run of a loop what it makes once before it.
   inner = {
     var: index
     for index in range(start, stop)
     if may_run_again(values.eqns[index])
     for var in results(values.eqns[index])
-    if not any(
+    if var not in values.hoisted
+    and not any(
       stop <= reader < end or reader == last
       for reader in values.readers.get(var, ())
     )

@@ -18,7 +18,13 @@ from jaxmem.versions.blocks.recipe import (
   make_recipe,
 )
 from jaxmem.versions.blocks.rewrite import rewrite
-from jaxmem.versions.bodies import bodies, num_runs, num_shards, with_body
+from jaxmem.versions.bodies import (
+  bodies,
+  num_constants,
+  num_runs,
+  num_shards,
+  with_body,
+)
 from jaxmem.versions.joined import Joined, find_joined
 from jaxmem.versions.knapsack import Chooser
 from jaxmem.versions.mapped import in_pieces
@@ -98,6 +104,7 @@ class BlockStep:
     num_devices: How many share its values; bytes and seconds are those of one,
       as if each had an even part of everything.
     is_mapped: Whether it is within a `shard_map`.
+    num_constants: See `Values`.
 
   Attributes:
     blocks: The blocks of the step; if it has none, those of the body within
@@ -111,12 +118,14 @@ class BlockStep:
     runs: int = 1,
     num_devices: int = 1,
     is_mapped: bool = False,
+    num_constants: int = 0,
   ):
     self._given = closed_jaxpr
     self._runs = runs
     self._num_devices = num_devices
     self._is_mapped = is_mapped
-    self._values = Values(flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES))
+    flat = flatten(closed_jaxpr, keep=CUSTOM_DERIVATIVES)
+    self._values = Values(flat, num_constants)
     self._blocks = find_blocks(self._values)
     if self._blocks and not is_mapped:
       self._cut_into_pieces()
@@ -158,6 +167,7 @@ class BlockStep:
       runs=self._runs * num_runs(eqn),
       num_devices=max(1, self._num_devices // num_shards(eqn)),
       is_mapped=self._is_mapped or num_shards(eqn) > 1,
+      num_constants=num_constants(eqn),
     )
 
   def _within(self) -> Iterator["BlockStep"]:
