@@ -271,17 +271,6 @@ def world_model(policy: str | None = None) -> Step:
     "shown_3": (4, 4, 32, 3),
   }
 
-  def see(params: Params, x: jax.Array) -> jax.Array:
-    x = jax.nn.silu(convolve(x, params["seen_1"], 2))
-    x = jax.nn.silu(convolve(x, params["seen_2"], 2))
-    return jax.nn.silu(x.reshape(x.shape[0], -1) @ params["seen_3"])
-
-  def show(params: Params, x: jax.Array) -> jax.Array:
-    x = jax.nn.silu(x @ params["shown_1"]).reshape(-1, 8, 8, 64)
-    x = jax.lax.conv_transpose(x, params["shown_2"], (2, 2), "SAME")
-    x = jax.nn.silu(x)
-    return jax.lax.conv_transpose(x, params["shown_3"], (2, 2), "SAME")
-
   def loss(params: Params, frames: jax.Array, noise: jax.Array) -> jax.Array:
     def move(carry: Any, inputs: Any) -> tuple[Any, Any]:
       state, drawn = carry
@@ -299,12 +288,12 @@ def world_model(policy: str | None = None) -> Step:
       return (state, drawn), (features, _divergence(found, expected))
 
     flat = frames.reshape(-1, *frames.shape[2:])
-    seen = checkpointed(see, policy)(params, flat)
+    seen = checkpointed(_see, policy)(params, flat)
     start = jnp.zeros((size, hidden)), jnp.zeros((size, drawn))
     inputs = seen.reshape(num_steps, size, -1), noise
     _, (features, divergences) = jax.lax.scan(move, start, inputs)
     features = features.reshape(num_steps * size, -1)
-    shown = checkpointed(show, policy)(params, features)
+    shown = checkpointed(_show, policy)(params, features)
     return jnp.square(shown - flat).mean() + 0.1 * divergences.mean()
 
   def init(key: jax.Array) -> Params:
@@ -316,6 +305,19 @@ def world_model(policy: str | None = None) -> Step:
     optax.adam(1e-3),
     [floats(num_steps, size, 32, 32, 3), floats(num_steps, size, drawn)],
   )
+
+
+def _see(params: Params, x: jax.Array) -> jax.Array:
+  x = jax.nn.silu(convolve(x, params["seen_1"], 2))
+  x = jax.nn.silu(convolve(x, params["seen_2"], 2))
+  return jax.nn.silu(x.reshape(x.shape[0], -1) @ params["seen_3"])
+
+
+def _show(params: Params, x: jax.Array) -> jax.Array:
+  x = jax.nn.silu(x @ params["shown_1"]).reshape(-1, 8, 8, 64)
+  x = jax.lax.conv_transpose(x, params["shown_2"], (2, 2), "SAME")
+  x = jax.nn.silu(x)
+  return jax.lax.conv_transpose(x, params["shown_3"], (2, 2), "SAME")
 
 
 def _mean_and_deviation(x: jax.Array) -> tuple[jax.Array, jax.Array]:

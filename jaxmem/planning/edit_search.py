@@ -94,10 +94,8 @@ class EditSearch:
     """
     if collective_s:
       return [base.unedited() for base in self.bases()]
-    planned, own_bytes = (
-      self._planned,
-      self._planned.planned.decision.baseline_bytes,
-    )
+    planned = self._planned
+    own_bytes = planned.planned.decision.baseline_bytes
     fewer_bytes = planned.unedited().temp_bytes
     may_keep = own_bytes <= room and device.mapping_s(own_bytes) > 0.0
     if may_keep and not may_gain_by_less(

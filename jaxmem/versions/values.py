@@ -47,23 +47,15 @@ class Values:
   def hoisted(self) -> frozenset[core.Var]:
     """What is the same at each run of a loop, as weights in another type are.
 
-    XLA makes it once, before the loop, where that fuses with nothing; but not
-    what takes more bytes than what it is made of, as masks do, which is left
-    out here as well.
+    XLA may make it once, before the loop; but not what takes more bytes than
+    what it is made of, as masks do.
     """
-    constants = {*self.jaxpr.invars[: self._num_constants]}
-    found: set[core.Var] = set()
-    for eqn in self.eqns if constants else ():
-      read = operands(eqn)
-      made_bytes = sum(map(num_bytes, results(eqn)))
-      if (
-        read
-        and not eqn.effects
-        and constants.issuperset(read)
-        and made_bytes <= sum(map(num_bytes, read))
-      ):
-        constants.update(results(eqn))
-        found.update(results(eqn))
+    found = {*self.jaxpr.invars[: self._num_constants]}
+    for eqn in self.eqns if found else ():
+      read, made = operands(eqn), results(eqn)
+      may_leave = read and not eqn.effects and found.issuperset(read)
+      if may_leave and sum(map(num_bytes, made)) <= sum(map(num_bytes, read)):
+        found.update(made)
     return frozenset(found)
 
   @functools.cached_property

@@ -165,8 +165,8 @@ class ConstantsTest(absltest.TestCase):
     self.assertGreater(changed.num_dropped, len(weights))
     body = _body(changed)
     casts = len(jax.tree.leaves(weights))
-    # The row that the mask repeats, but not the mask.
-    self.assertLen(body.hoisted, casts + 1)
+    # The weights, their casts and the row that the mask repeats: not the mask.
+    self.assertLen(body.hoisted, 2 * casts + 1)
     shapes = {"bfloat16[64,256]", "bfloat16[256,64]"}
     made = [
       str(eqn.outvars[0].aval)
