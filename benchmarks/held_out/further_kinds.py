@@ -180,10 +180,8 @@ def _attend_forward(
     number, key, value = part
     logits = _logits(query, key, number)
     larger = jnp.maximum(largest, logits.max(-1))
-    scale, weights = (
-      jnp.exp(largest - larger),
-      jnp.exp(logits - larger[..., None]),
-    )
+    scale = jnp.exp(largest - larger)
+    weights = jnp.exp(logits - larger[..., None])
     added = jnp.einsum("bhlm,bmhd->bhld", weights, value)
     total = scale * total + weights.sum(-1)
     return (larger, total, scale[..., None] * mixed + added), None
