@@ -4,6 +4,7 @@ Each was written down before it was planned.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -121,28 +122,43 @@ def blockwise_attention(policy: str | None = None) -> Step:
   IO-Awareness, 2022: both passes are loops over parts of the keys, and the
   backward pass is written by hand.
   """
+  run_layer = functools.partial(
+    encoder_layer, num_heads=4, attend=_attend_in_parts
+  )
+  return _language_model(run_layer, policy, optax.lion(1e-4), integers(2, 513))
+
+
+def orthogonal_updates(policy: str | None = None) -> Step:
+  """Builds 4 layers, 128 wide, whose updates are made orthogonal; Muon.
+
+  Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024:
+  five products of each gradient with itself.
+  """
+  run_layer = functools.partial(encoder_layer, num_heads=4)
+  muon = optax.contrib.muon(1e-3)
+  return _language_model(run_layer, policy, muon, integers(4, 129))
+
+
+def _language_model(
+  run_layer: Callable[[Params, jax.Array], jax.Array],
+  policy: str | None,
+  optimizer: optax.GradientTransformation,
+  tokens: jax.ShapeDtypeStruct,
+) -> Step:
+  """Builds 4 layers, 128 wide, that predict each of the 1,024 words."""
   width, num_values = 128, 1024
 
   def loss(params: Params, tokens: jax.Array) -> jax.Array:
     layers, ends = params
     x = ends["embed"][tokens[:, :-1]]
-    run_layer = functools.partial(
-      encoder_layer, num_heads=4, attend=_attend_in_parts
-    )
     for layer in layers:
       x = checkpointed(run_layer, policy)(layer, x)
     return cross_entropy(standardize(x) @ ends["last"], tokens[:, 1:])
 
+  ends = {"embed": (num_values, width), "last": (width, num_values)}
+  init = layers_and_ends(4, encoder_shapes(width), ends)
   return make_train_step(
-    layers_and_ends(
-      4,
-      encoder_shapes(width),
-      {"embed": (num_values, width), "last": (width, num_values)},
-    ),
-    loss,
-    optax.lion(1e-4),
-    [integers(2, 513)],
-    num_classes=num_values,
+    init, loss, optimizer, [tokens], num_classes=num_values
   )
 
 
@@ -219,35 +235,6 @@ def _attend_backward(saved: Residuals, cotangent: jax.Array) -> Residuals:
 
 
 _attend_in_parts.defvjp(_attend_forward, _attend_backward)
-
-
-def orthogonal_updates(policy: str | None = None) -> Step:
-  """Builds 4 layers, 128 wide, whose updates are made orthogonal; Muon.
-
-  Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024:
-  five products of each gradient with itself.
-  """
-  width, num_values = 128, 1024
-
-  def loss(params: Params, tokens: jax.Array) -> jax.Array:
-    layers, ends = params
-    x = ends["embed"][tokens[:, :-1]]
-    run_layer = functools.partial(encoder_layer, num_heads=4)
-    for layer in layers:
-      x = checkpointed(run_layer, policy)(layer, x)
-    return cross_entropy(standardize(x) @ ends["last"], tokens[:, 1:])
-
-  return make_train_step(
-    layers_and_ends(
-      4,
-      encoder_shapes(width),
-      {"embed": (num_values, width), "last": (width, num_values)},
-    ),
-    loss,
-    optax.contrib.muon(1e-3),
-    [integers(4, 129)],
-    num_classes=num_values,
-  )
 
 
 def world_model(policy: str | None = None) -> Step:
