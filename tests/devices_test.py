@@ -192,14 +192,14 @@ def test_a_target_that_the_arguments_are_not_on(devices):
 def test_max_batch(devices):
   def factory(batch):
     step = residual_mlp(
-      devices, fsdp=True, num_layers=2, width=512, examples=batch, length=512
+      devices, fsdp=True, num_layers=2, width=256, examples=batch, length=256
     )
     return step.fun, step.args, _KEYWORDS
 
-  found = jaxmem.max_batch(factory, limit="64MiB", start=8, multiple_of=8)
+  found = jaxmem.max_batch(factory, limit="12MiB", start=8, multiple_of=8)
   assert found.batch % 8 == 0
   assert found.plan.target == "8 x h200"
-  assert found.plan.total_bytes <= 64 * 2**20
+  assert found.plan.total_bytes <= 12 * 2**20
 
 
 def test_the_command_gives_devices_to_the_factory():

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*donated buffers")
 # Short ones, and long ones, which are marked slow.
 _NUM_QUICK_SHORT = 70
 _NUM_SHORT = 300
+# Programs of full size that run, and those of which variety is asked.
+_NUM_FULL = 160
 _NUM_SEEDS = 300
 # The devices that every test process has, and how many programs over them.
 _NUM_DEVICES = 4
@@ -101,7 +103,7 @@ class ChecksTest(parameterized.TestCase):
     self.assertEqual(outcome.counts["prediction"], 1)
     self.assertEqual(outcome.counts["limited_prediction"], 1)
 
-  @parameterized.parameters(*sorted({*range(_NUM_SEEDS)}.difference(_FOUND)))
+  @parameterized.parameters(*sorted({*range(_NUM_FULL)}.difference(_FOUND)))
   @pytest.mark.slow
   def test_more_programs(self, seed):
     self.check(seed)
