@@ -52,8 +52,13 @@ class FindTest(parameterized.TestCase):
     # table's own type there is nothing to convert.
     (jnp.bfloat16, 4, True),
     (jnp.float32, 64, True),
+    # Nor is it by a loop, which could convert it once.
+    (jnp.bfloat16, 64, False, True),
+    (jnp.bfloat16, 4, True, True),
   )
-  def test_a_table_is_not_converted_again(self, dtype, num_rows, is_in_block):
+  def test_a_table_is_not_converted_again(
+    self, dtype, num_rows, is_in_block, is_in_loop=False
+  ):
     width = 64
 
     def loss(params, tokens):
@@ -68,7 +73,8 @@ class FindTest(parameterized.TestCase):
     params = jnp.ones((num_rows, width)), layers
     tokens = jnp.zeros(16, jnp.int32)
     jaxpr = jax.make_jaxpr(jax.grad(loss))(params, tokens)
-    values = Values(flatten(jaxpr))
+    num_constants = len(jax.tree.leaves(params)) if is_in_loop else 0
+    values = Values(flatten(jaxpr), num_constants)
     found = find_blocks(values)
     self.assertLen(found, 4)
     first, *_ = make_groups(values, found, 4)

@@ -115,9 +115,14 @@ class _Forward:
     """
     recipe = self._recipe(start, stop)
     again = [i for i in recipe.eqns if i < first] if recipe else []
+    made = [v for i in again for v in results(self._values.eqns[i])]
+    # Nor does a loop make a table anew that is converted before it; but with
+    # one more reader, XLA does not fuse that into the look-up any more.
+    read = recipe.operands if recipe else ()
+    made += [v for v in read if v in self._values.hoisted]
     activations = {v for i, v in self._activations() if i < first}
     read_bytes = most_bytes = 0
-    for var in (v for i in again for v in results(self._values.eqns[i])):
+    for var in made:
       if not any(first <= r < stop for r in self._values.readers.get(var, ())):
         most_bytes = max(most_bytes, num_bytes(var))
       elif var in activations:
