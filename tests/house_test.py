@@ -66,8 +66,9 @@ _RESULT_TYPES = frozenset({"Budget", "ModulePlan", "PlanData"})
 # where another saves nothing 220, searches that another one in vain spares, and
 # callees that are ordered once that is of use, 110, blocks that keep what is in
 # doubt, and gradients that are views, 70, operands of products that are
-# written to memory 120, and what is the same in all iterations 40.
-_MAX_REACHED_LINES = 36_000
+# written to memory 120, what is the same in all iterations 40, and functions of
+# few weights that blocks keep 50.
+_MAX_REACHED_LINES = 36_050
 
 
 def _sources() -> Iterator[tuple[str, str]]:

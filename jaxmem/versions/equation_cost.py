@@ -34,7 +34,7 @@ _KERNELS_OF_THEIR_OWN = (
 )
 # Threefry makes each random word in 20 rounds of about five operations.
 _THREEFRY_FLOPS = 100
-_TRANSCENDENTAL = frozenset(
+TRANSCENDENTAL = frozenset(
   """
   acos acosh asin asinh atan atan2 atanh cbrt cos cosh digamma erf erf_inv erfc
   exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh sqrt tan tanh
@@ -193,7 +193,7 @@ def _flops_per_element(name: str, rates: Rates) -> float:
   """Returns what an elementwise primitive takes, in operations of one flop."""
   if name in _RANDOM:
     return _THREEFRY_FLOPS
-  return 1 / rates.efficiency.transcendental if name in _TRANSCENDENTAL else 1
+  return 1 / rates.efficiency.transcendental if name in TRANSCENDENTAL else 1
 
 
 def _precision(eqn: core.JaxprEqn, rates: Rates) -> Precision:

@@ -2,11 +2,13 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from jax.extend import core
 
 from jaxmem.jaxpr import Atom, internals, memory
+from jaxmem.versions.equation_cost import TRANSCENDENTAL, product_flops
 
 # Other orders and types of the same elements.
 VIEWS = frozenset("convert_element_type reshape squeeze transpose".split())
@@ -56,6 +58,30 @@ class Values:
       may_leave = read and not eqn.effects and found.issuperset(read)
       if may_leave and sum(map(num_bytes, made)) <= sum(map(num_bytes, read)):
         found.update(made)
+    return frozenset(found)
+
+  @functools.cached_property
+  def weights(self) -> frozenset[core.Var]:
+    """Inputs of the types that are returned, as new weights or gradients."""
+    returned = {str(atom.aval) for atom in self.jaxpr.outvars}
+    given = (v for v in self.jaxpr.invars if str(v.aval) in returned)
+    return frozenset((*given, *self.jaxpr.constvars))
+
+  @functools.cached_property
+  def of_weights(self) -> frozenset[core.Var]:
+    """Elementwise functions of weights alone, transcendental ones among them.
+
+    XLA may fuse them into what reads them, and so take them for each of its
+    elements.
+    """
+    made, found = {*self.weights}, set[core.Var]()
+    for eqn in self.eqns:
+      read = operands(eqn)
+      if not (read and made.issuperset(read) and _is_elementwise(eqn)):
+        continue
+      made.update(results(eqn))
+      if eqn.primitive.name in TRANSCENDENTAL or not found.isdisjoint(read):
+        found.update(results(eqn))
     return frozenset(found)
 
   @functools.cached_property
@@ -161,6 +187,18 @@ def reading(
       for atom in eqn.invars
     ]
   )
+
+
+def _is_elementwise(eqn: core.JaxprEqn) -> bool:
+  """Whether no element of a result takes many, as of sums and products."""
+  if eqn.effects or product_flops(eqn) or [*core.jaxprs_in_params(eqn.params)]:
+    return False
+  most = max(map(_num_elements, operands(eqn)))
+  return all(_num_elements(var) >= most for var in results(eqn))
+
+
+def _num_elements(var: core.Var) -> int:
+  return math.prod(getattr(var.aval, "shape", ()))
 
 
 def results(eqn: core.JaxprEqn) -> list[core.Var]:

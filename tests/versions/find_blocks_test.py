@@ -55,6 +55,7 @@ class FindTest(parameterized.TestCase):
     # Nor is it by a loop, which could convert it once.
     (jnp.bfloat16, 64, False, True),
     (jnp.bfloat16, 4, True, True),
+    (jnp.float32, 64, True, True),
   )
   def test_a_table_is_not_converted_again(
     self, dtype, num_rows, is_in_block, is_in_loop=False
@@ -82,6 +83,42 @@ class FindTest(parameterized.TestCase):
     assert recipe is not None
     again = {values.eqns[index].primitive.name for index in recipe.eqns}
     self.assertEqual("gather" in again, is_in_block)
+
+  @parameterized.parameters((256, True), (24, False))
+  def test_functions_of_few_weights_are_kept(self, num_rows, is_kept):
+    # A decay of each channel, as of a state-space model. With few rows it is no
+    # small part of what a block makes.
+    width = 16
+
+    def loss(layers, x):
+      for matrix, decay in layers:
+        rate = jnp.exp(-jnp.exp(decay))
+        x = x + jnp.sin(jnp.tanh((x * rate) @ matrix))
+      return jnp.mean(x**2)
+
+    layers = [(jnp.ones((width, width)), jnp.ones(width))] * 4
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(layers, jnp.ones((num_rows, width)))
+    values = Values(flatten(jaxpr))
+    found = find_blocks(values)
+    self.assertLen(found, 4)
+    for group in make_groups(values, found, 4):
+      recipe = make_recipe(group, ())
+      assert recipe is not None
+      again = {values.eqns[index].primitive.name for index in recipe.eqns}
+      self.assertEqual("exp" not in again, is_kept)
+      self.assertIn("tanh", again)
+
+  def test_sums_and_products_of_weights_are_no_functions_of_elements(self):
+    def step(weight, x):
+      rate = jnp.exp(weight)
+      return weight + x.sum() * (rate + jnp.exp(weight.sum()) + rate @ rate)
+
+    jaxpr = jax.make_jaxpr(step)(jnp.ones((4, 4)), jnp.ones(3))
+    values = Values(flatten(jaxpr))
+    (exponential,) = values.of_weights
+    eqn = values.eqns[values.definers[exponential]]
+    self.assertEqual(eqn.primitive.name, "exp")
+    self.assertEqual(num_bytes(exponential), 4 * 4 * 4)
 
   def test_each_forward_pass_has_its_blocks(self):
     found = find_blocks(blocks_cases.values("two losses"))

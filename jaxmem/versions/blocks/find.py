@@ -119,7 +119,8 @@ class _Forward:
     # Nor does a loop make a table anew that is converted before it; but with
     # one more reader, XLA does not fuse that into the look-up any more.
     read = recipe.operands if recipe else ()
-    made += [v for v in read if v in self._values.hoisted]
+    converted = self._values.hoisted.intersection(self._values.definers)
+    made += [v for v in read if v in converted]
     activations = {v for i, v in self._activations() if i < first}
     read_bytes = most_bytes = 0
     for var in made:
@@ -209,11 +210,8 @@ class _Forward:
     Weights are the inputs of the types that the step returns: new weights, or
     their gradients.
     """
-    jaxpr = self._values.jaxpr
-    returned = {str(atom.aval) for atom in jaxpr.outvars}
-    weights = {v for v in jaxpr.invars if str(v.aval) in returned}
-    weights.update(jaxpr.constvars)
-    for eqn in jaxpr.eqns[: self._start]:
+    weights = {*self._values.weights}
+    for eqn in self._values.eqns[: self._start]:
       weights.update(results(eqn))
     return weights
 

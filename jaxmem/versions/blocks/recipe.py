@@ -16,6 +16,9 @@ from jaxmem.versions.values import (
   walk,
 )
 
+# Of the largest value that a block makes: what a small one takes at most.
+_SMALL_SHARE = 0.01
+
 
 @dataclasses.dataclass(frozen=True)
 class Block:
@@ -163,14 +166,18 @@ def crossing_bytes(group: Group) -> int:
 def _make_group(values: Values, blocks: Sequence[Block]) -> Group:
   start, stop, end = blocks[0].start, blocks[-1].stop, blocks[0].end
   last = len(values.eqns)
+  made = (v for eqn in values.eqns[start:stop] for v in results(eqn))
+  small_bytes = _SMALL_SHARE * max(map(num_bytes, made), default=0)
   # What nothing but the group and the backward pass reads. Behind a barrier,
-  # XLA would make anew at each run of a loop what it makes once before it.
+  # XLA would make anew at each run of a loop what it makes once before it, and
+  # fuse an exponential of a few weights, so that it is taken for each element.
   inner = {
     var: index
     for index in range(start, stop)
     if may_run_again(values.eqns[index])
     for var in results(values.eqns[index])
     if var not in values.hoisted
+    and not (var in values.of_weights and num_bytes(var) <= small_bytes)
     and not any(
       stop <= reader < end or reader == last
       for reader in values.readers.get(var, ())
