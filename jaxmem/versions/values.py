@@ -2,16 +2,17 @@
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from jax.extend import core
 
-from jaxmem.jaxpr import Atom, internals, memory
-from jaxmem.versions.equation_cost import TRANSCENDENTAL, product_flops
+from jaxmem.jaxpr import Atom, internals, is_elementwise, memory
+from jaxmem.versions.equation_cost import TRANSCENDENTAL
 
 # Other orders and types of the same elements.
 VIEWS = frozenset("convert_element_type reshape squeeze transpose".split())
+# What else makes each element of a result of one of each operand.
+_SPREADS = VIEWS | frozenset("broadcast_in_dim complex imag real".split())
 
 
 class Values:
@@ -77,10 +78,12 @@ class Values:
     made, found = {*self.weights}, set[core.Var]()
     for eqn in self.eqns:
       read = operands(eqn)
-      if not (read and made.issuperset(read) and _is_elementwise(eqn)):
+      name = eqn.primitive.name
+      is_of_elements = is_elementwise(eqn) or name in _SPREADS
+      if not (is_of_elements and read and made.issuperset(read)):
         continue
       made.update(results(eqn))
-      if eqn.primitive.name in TRANSCENDENTAL or not found.isdisjoint(read):
+      if name in TRANSCENDENTAL or not found.isdisjoint(read):
         found.update(results(eqn))
     return frozenset(found)
 
@@ -187,18 +190,6 @@ def reading(
       for atom in eqn.invars
     ]
   )
-
-
-def _is_elementwise(eqn: core.JaxprEqn) -> bool:
-  """Whether no element of a result takes many, as of sums and products."""
-  if eqn.effects or product_flops(eqn) or [*core.jaxprs_in_params(eqn.params)]:
-    return False
-  most = max(map(_num_elements, operands(eqn)))
-  return all(_num_elements(var) >= most for var in results(eqn))
-
-
-def _num_elements(var: core.Var) -> int:
-  return math.prod(getattr(var.aval, "shape", ()))
 
 
 def results(eqn: core.JaxprEqn) -> list[core.Var]:

@@ -113,18 +113,20 @@ class _Forward:
     It makes something larger than what the block reads of it, as where rows are
     looked up in a table that is converted first.
     """
-    recipe = self._recipe(start, stop)
-    again = [i for i in recipe.eqns if i < first] if recipe else []
-    made = [v for i in again for v in results(self._values.eqns[i])]
+    recipe, values = self._recipe(start, stop), self._values
+    if recipe is None:
+      return False
+    again = [i for i in recipe.eqns if i < first]
+    made = [v for i in again for v in results(values.eqns[i])]
     # Nor does a loop make a table anew that is converted before it; but with
     # one more reader, XLA does not fuse that into the look-up any more.
-    read = recipe.operands if recipe else ()
-    converted = self._values.hoisted.intersection(self._values.definers)
-    made += [v for v in read if v in converted]
+    made += [
+      v for v in recipe.operands if v in values.hoisted and v in values.definers
+    ]
     activations = {v for i, v in self._activations() if i < first}
     read_bytes = most_bytes = 0
     for var in made:
-      if not any(first <= r < stop for r in self._values.readers.get(var, ())):
+      if not any(first <= r < stop for r in values.readers.get(var, ())):
         most_bytes = max(most_bytes, num_bytes(var))
       elif var in activations:
         read_bytes += num_bytes(var)
@@ -205,11 +207,7 @@ class _Forward:
         yield index, var
 
   def _weights(self) -> set[core.Var]:
-    """Returns what is there before the pass and does not come from a batch.
-
-    Weights are the inputs of the types that the step returns: new weights, or
-    their gradients.
-    """
+    """Returns what is there before the pass and does not come from a batch."""
     weights = {*self._values.weights}
     for eqn in self._values.eqns[: self._start]:
       weights.update(results(eqn))

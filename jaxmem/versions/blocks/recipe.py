@@ -166,18 +166,16 @@ def crossing_bytes(group: Group) -> int:
 def _make_group(values: Values, blocks: Sequence[Block]) -> Group:
   start, stop, end = blocks[0].start, blocks[-1].stop, blocks[0].end
   last = len(values.eqns)
-  made = (v for eqn in values.eqns[start:stop] for v in results(eqn))
-  small_bytes = _SMALL_SHARE * max(map(num_bytes, made), default=0)
+  of_few_weights = _functions_of_few_weights(values, start, stop)
   # What nothing but the group and the backward pass reads. Behind a barrier,
-  # XLA would make anew at each run of a loop what it makes once before it, and
-  # fuse an exponential of a few weights, so that it is taken for each element.
+  # XLA would make anew at each run of a loop what it makes once before it.
   inner = {
     var: index
     for index in range(start, stop)
     if may_run_again(values.eqns[index])
     for var in results(values.eqns[index])
     if var not in values.hoisted
-    and not (var in values.of_weights and num_bytes(var) <= small_bytes)
+    and var not in of_few_weights
     and not any(
       stop <= reader < end or reader == last
       for reader in values.readers.get(var, ())
@@ -187,3 +185,20 @@ def _make_group(values: Values, blocks: Sequence[Block]) -> Group:
   residuals = tuple(v for v in inner if values.last_reader(v) >= end)
   needs = {var: inner[var] for var in walk(residuals, group.sources)}
   return dataclasses.replace(group, residuals=residuals, needs=needs)
+
+
+def _functions_of_few_weights(
+  values: Values, start: int, stop: int
+) -> set[core.Var]:
+  """Returns exponentials of few weights, and the like, that blocks do not drop.
+
+  Behind a barrier XLA would fuse one into what reads it, and so take it for
+  each element of that.
+  """
+  if not values.of_weights:
+    return set()
+  made = [v for eqn in values.eqns[start:stop] for v in results(eqn)]
+  small_bytes = _SMALL_SHARE * max(map(num_bytes, made), default=0)
+  return {
+    v for v in made if v in values.of_weights and num_bytes(v) <= small_bytes
+  }
