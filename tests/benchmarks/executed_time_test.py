@@ -172,7 +172,9 @@ class ReportTest(absltest.TestCase):
     text = executed_time_report.text_of(self._rows())
     words = " ".join(text.split())
     self.assertIn("1.060 at worst; 1 are slower, 1 surely", words)
-    self.assertIn("2.0 at worst", words)  # Of planning: 4 s beside 2 s.
+    # Of planning: 4 s beside 2 s.
+    self.assertIn("2.0 at worst", words)
+    self.assertIn("4.0 at worst; 0 take more than 10.", words)
     self.assertIn("1.056 at worst; 1 take more", words)  # 0.95 by 0.9.
     self.assertIn("none; smallest 6.0", text)
     self.assertIn("jaxmem, as `dots_saveable`", text)
