@@ -137,7 +137,7 @@ class _Effort(NamedTuple):
   @classmethod
   def of(cls, plans: Sequence[page.Row], plain: page.Row) -> _Effort:
     return cls(
-      planning_s=sum(planning_cpu_s(row, plain) for row in plans),
+      planning_s=sum(_planning_seconds(plans, plain)),
       of_xla=_planning_ratios(plans, plain),
       no_plan=sum("error" in row for row in plans),
     )
@@ -264,22 +264,21 @@ def _cpu(row: page.Row) -> float:
   return row["cpu"]["median_of_ratios"]
 
 
+def _planning_seconds(rows: Iterable[page.Row], plain: page.Row) -> list[float]:
+  """Returns CPU seconds of planning under limits."""
+  limited = (row for row in rows if row["limit_bytes"] is not None)
+  return [planning_cpu_s(row, plain) for row in limited]
+
+
 def _planning_ratios(rows: Iterable[page.Row], plain: page.Row) -> list[float]:
   """Returns planning under limits, of XLA's compile of the same step."""
-  return [
-    planning_cpu_s(row, plain) / plain["backend_cpu_s"]
-    for row in rows
-    if row["limit_bytes"] is not None
-  ]
+  return [s / plain["backend_cpu_s"] for s in _planning_seconds(rows, plain)]
 
 
-def _planning_text(steps: Iterable[Sequence[page.Row]]) -> str:
+def _planning_text(steps: Sequence[Sequence[page.Row]]) -> str:
   """Says what planning under limits takes, by XLA's compile and in seconds."""
-  ratios, seconds = [], []
-  for rows in steps:
-    of_xla = _planning_ratios(rows, rows[0])
-    ratios += of_xla
-    seconds += [ratio * rows[0]["backend_cpu_s"] for ratio in of_xla]
+  ratios = [r for rows in steps for r in _planning_ratios(rows, rows[0])]
+  seconds = [s for rows in steps for s in _planning_seconds(rows, rows[0])]
   return (
     f"Planning under a limit takes {np.median(ratios):.1f} times the CPU time"
     f" of XLA's compile by the median of {len(ratios)}, {max(ratios):.1f} at"

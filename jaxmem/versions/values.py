@@ -78,9 +78,10 @@ class Values:
     made, found = {*self.weights}, set[core.Var]()
     for eqn in self.eqns:
       read = operands(eqn)
+      if not (read and made.issuperset(read)):
+        continue
       name = eqn.primitive.name
-      is_of_elements = is_elementwise(eqn) or name in _SPREADS
-      if not (is_of_elements and read and made.issuperset(read)):
+      if not (is_elementwise(eqn) or name in _SPREADS):
         continue
       made.update(results(eqn))
       if name in TRANSCENDENTAL or not found.isdisjoint(read):
